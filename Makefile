@@ -16,7 +16,7 @@ export CARGO_TARGET_DIR
 .PHONY: help
 help: ## List the targets
 	@echo "Strata: stackable file systems. Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: PREFIX=$(PREFIX) SBINDIR=$(SBINDIR) DESTDIR= DIVERT=1 (install: move another package's helper aside)"
 
 .PHONY: deps
@@ -58,6 +58,14 @@ install: ## Build if needed; install program, helpers, manual pages, completions
 .PHONY: uninstall
 uninstall: ## Remove everything that `make install` installed (root)
 	@PREFIX='$(PREFIX)' SBINDIR='$(SBINDIR)' DESTDIR='$(DESTDIR)' DIVERT='$(DIVERT)' scripts/install.sh uninstall
+
+.PHONY: install-boot
+install-boot: ## Install the scripts for a union as root file system, docs/boot.md (root)
+	@DESTDIR='$(DESTDIR)' scripts/install-boot.sh install
+
+.PHONY: uninstall-boot
+uninstall-boot: ## Remove what `make install-boot` installed (root)
+	@DESTDIR='$(DESTDIR)' scripts/install-boot.sh uninstall
 
 .PHONY: clean
 clean: ## Remove build results; keep cache/ (images, sources)

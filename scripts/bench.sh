@@ -3,8 +3,12 @@
 # to docs/.
 #
 #   scripts/bench.sh               everything: operations, memory, workloads; rewrites
-#                                  docs/benchmarks.{md,svg,json}
+#                                  docs/benchmarks.{md,svg,json}. Then as with --branches
+#   scripts/bench.sh --branches    unions of many branches, and snapshots; rewrites the part of
+#                                  docs/benchmarks.md about them, docs/many-branches.json and
+#                                  docs/many-branches-*.svg
 #   scripts/bench.sh --quick ...   smoke test: prints the results, leaves docs/ alone
+#   scripts/bench.sh --branches --quick ...   the same for --branches
 #   scripts/bench.sh OPTIONS ...   passes options to strata-bench (see --help) after fetching
 #                                  what they need: prints the results, leaves docs/ alone
 #
@@ -94,35 +98,55 @@ fetch_openssh() {
 	rm -rf "$apt"
 }
 
-# splice PAGE FILE: replaces the part of PAGE between the markers with FILE.
+# splice PAGE FILE [NAME]: replaces the part of PAGE between the markers of that name with FILE.
 splice() {
-	awk -v part="$2" '
-		/^<!-- measured: begin -->$/ { print; print ""; while ((getline line < part) > 0) print line; skip = 1 }
-		/^<!-- measured: end -->$/ { skip = 0 }
+	awk -v part="$2" -v name="${3:+ $3}" '
+		$0 == "<!-- measured: begin" name " -->" { print; print ""; while ((getline line < part) > 0) print line; skip = 1 }
+		$0 == "<!-- measured: end" name " -->" { skip = 0 }
 		!skip' "$1" >"$1.new"
 	mv "$1.new" "$1"
+}
+
+# Runs strata-bench with these options.
+bench() { "$target/release/strata-bench" --cache "$cache" --unionfs "$strata" --wrapfs "$strata" "$@"; }
+
+# Measures operations, memory and workloads, and writes the results to docs/.
+measure() {
+	bench --memory --workload openssh,postmark \
+		--markdown "$part" --json docs/benchmarks.json --svg docs/benchmarks.svg
+	splice docs/benchmarks.md "$part"
+	say "wrote docs/benchmarks.md, docs/benchmarks.svg and docs/benchmarks.json"
+}
+
+# Measures unions of many branches, and snapshots, and writes the results to docs/.
+measure_branches() {
+	bench --branches --markdown "$part" --json docs/many-branches.json --figures docs
+	splice docs/benchmarks.md "$part" branches
+	say "wrote docs/benchmarks.md, docs/many-branches.json and docs/many-branches-*.svg"
 }
 
 mkdir -p "$cache"
 need /usr/sbin/mkfs.ext4 e2fsprogs
 fetch_peers
 case " $* " in
-*openssh*) fetch_openssh ;;
+"  " | " --branches " | *openssh*) fetch_openssh ;;
 esac
-[ $# -gt 0 ] || fetch_openssh
+case " $* " in
+"  " | *" --branches "*) need /usr/sbin/mkfs.xfs xfsprogs ;;
+esac
 
 cd "$top"
 if [ "${BUILD:-yes}" != no ]; then
 	cargo build --release -q -p strata-bench -p cli
 fi
 strata=${STRATA:-$target/release/strata}
-set -- --cache "$cache" --unionfs "$strata" --wrapfs "$strata" "$@"
-if [ $# -gt 6 ]; then
-	exec "$target/release/strata-bench" "$@"
-fi
 part=$(mktemp)
 trap 'rm -f "$part"' EXIT
-"$target/release/strata-bench" "$@" --memory --workload openssh,postmark \
-	--markdown "$part" --json docs/benchmarks.json --svg docs/benchmarks.svg
-splice docs/benchmarks.md "$part"
-say "wrote docs/benchmarks.md, docs/benchmarks.svg and docs/benchmarks.json"
+case $* in
+"")
+	measure
+	measure_branches
+	;;
+--branches) measure_branches ;;
+*) bench "$@" ;;
+esac

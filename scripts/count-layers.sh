@@ -47,11 +47,12 @@ rows() {
 	row vowels 'names, in C' examples/c/vowels.c
 	row runs 'data of another size, in C' examples/c/runs.c
 	row trash 'operations, in C' examples/c/trash.c
-	for layer in snoopfs usenetfs lbfs; do
+	for layer in snoopfs usenetfs lbfs viewfs; do
 		case $layer in
 		snoopfs) what='operations' ;;
 		usenetfs) what='where names are stored; built on `vnode`' ;;
 		lbfs) what='reads several directories; built on `vnode`' ;;
+		viewfs) what='shows each process one of several directories; built on `vnode`' ;;
 		esac
 		if [[ -d crates/$layer/src ]]; then
 			mapfile -t files < <(crate "$layer")

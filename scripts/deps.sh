@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 
 build=(gcc libc6-dev)
 run=(debootstrap squashfs-tools util-linux mount ca-certificates)
-test=(fuse3 e2fsprogs util-linux mount attr acl git rsync python3 sqlite3)
-bench=(fuse3 e2fsprogs util-linux mount)
+test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
+test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)
+bench=(fuse3 e2fsprogs xfsprogs util-linux mount)
 lint=(shellcheck codespell python3)
 
 wanted=()
@@ -61,4 +62,24 @@ if [[ $need_rust == yes ]]; then
 	fi
 fi
 note "${missing[*]}"
+# The tests run NFS servers of their own, in namespaces. Those of the packages must not start, now
+# or at the next boot, unless they were installed before.
+daemons=()
+for package in "${missing[@]}"; do
+	case $package in
+	nfs-ganesha) daemons+=(nfs-ganesha.service nfs-ganesha-lock.service) ;;
+	rpcbind) daemons+=(rpcbind.service rpcbind.socket) ;;
+	esac
+done
+policy=/usr/sbin/policy-rc.d
+if ((${#daemons[@]})) && [[ ! -e $policy ]]; then
+	trap 'rm -f "$policy"' EXIT
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
 apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+if ((${#daemons[@]})) && command -v systemctl >/dev/null; then
+	for daemon in "${daemons[@]}"; do
+		systemctl -q disable "$daemon" 2>/dev/null || note "$daemon could not be disabled"
+	done
+fi

@@ -153,7 +153,11 @@ do_install() {
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
 	ln -sfn strata "$DESTDIR$PREFIX/bin/unionctl"
+	ln -sfn strata "$DESTDIR$PREFIX/bin/uniondbg"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
+	# fsck(8) searches /sbin.
+	ln -sfn "$program" "$DESTDIR$SBINDIR/fsck.unionfs"
+	ln -sfn strata "$DESTDIR$PREFIX/bin/snapmerge"
 	pages=$(mktemp -d)
 	"$built" man "$pages"
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
@@ -182,10 +186,12 @@ do_uninstall() {
 		uninstall_helper "$helper"
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
-	for name in unionctl usenetctl; do
+	if is_ours "$DESTDIR$SBINDIR/fsck.unionfs"; then rm -f "$DESTDIR$SBINDIR/fsck.unionfs"; fi
+	rm -f "$DESTDIR$man/man8/fsck.unionfs.8"
+	for name in unionctl uniondbg usenetctl snapmerge; do
 		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
 	done
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,usenetctl}{,-*}.1 \
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,uniondbg,usenetctl,snapmerge}{,-*}.1 \
 		"$DESTDIR$PREFIX/include/strata_layer.h" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \

@@ -11,7 +11,8 @@ step "cargo clippy"
 as_builder cargo clippy --locked --workspace --all-targets -- -D warnings
 if command -v shellcheck >/dev/null; then
 	step "shellcheck"
-	shellcheck -x -S warning -e SC1091 scripts/*.sh crates/cli/tests/docs/*.sh .ci/run
+	mapfile -t scripts < <(git ls-files boot | xargs grep -l '^#!')
+	shellcheck -x -S warning -e SC1091 scripts/*.sh crates/cli/tests/docs/*.sh .ci/run "${scripts[@]}"
 else
 	note "shellcheck is not installed: scripts not checked; run make deps"
 fi

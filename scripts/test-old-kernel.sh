@@ -7,44 +7,19 @@
 set -eu
 strata=$(realpath "$1")
 fsx=${2:+$(realpath "$2")}
-cache=$(realpath -m "$(dirname "$0")/../cache/kernel-6.1")
-mkdir -p "$cache"
-
-if ! command -v qemu-system-x86_64 >/dev/null || [ ! -x /bin/busybox ] || ! command -v cpio >/dev/null; then
-    echo "test-old-kernel.sh: installing qemu-system-x86, busybox-static and cpio"
-    if ! apt-get install -y --no-install-recommends qemu-system-x86 busybox-static cpio >"$cache/apt.log" 2>&1; then
-        cat "$cache/apt.log" >&2
-        exit 1
-    fi
-fi
-if [ ! -e "$cache/vmlinuz" ]; then
-    package=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image/ { print $2; exit }')
-    case $package in
-        linux-image-6.1.*) ;;
-        *) echo "test-old-kernel.sh: Debian's kernel is ${package:-unknown}, not 6.1: skipped"; exit 0 ;;
-    esac
-    echo "test-old-kernel.sh: unpacking $package (not installed)"
-    (cd "$cache" && apt-get download "$package" >apt.log 2>&1 && dpkg -x linux-image-*.deb tree && rm linux-image-*.deb)
-    cp "$cache"/tree/boot/vmlinuz-* "$cache/vmlinuz"
-    find "$cache/tree" -name fuse.ko -exec cp {} "$cache/" \;
-    rm -rf "$cache/tree"
-fi
+# shellcheck source=scripts/old-kernel.sh
+. "$(dirname "$0")/old-kernel.sh"
 
 root=$(mktemp -d)
 trap 'rm -rf "$root" "$root.gz"' EXIT
 mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/lib64"
 cp /bin/busybox "$root/bin/"
+cp "$(dirname "$0")/boot-checks.sh" "$root/checks.sh"
 cp "$cache/fuse.ko" "$root/"
-cp "$strata" "$root/sbin/mount.unionfs"
-cp "$strata" "$root/sbin/mount.wrapfs"
-cp "$strata" "$root/sbin/strata"
-[ -z "$fsx" ] || cp "$fsx" "$root/bin/fsx"
-for program in "$strata" $fsx; do
-    ldd "$program" | grep -o '/[^ ]*' | while read -r lib; do
-        mkdir -p "$root$(dirname "$lib")"
-        cp -L "$lib" "$root$lib"
-    done
-done
+copy_program "$root" "$strata" /sbin/strata
+ln -s strata "$root/sbin/mount.unionfs"
+ln -s strata "$root/sbin/mount.wrapfs"
+[ -z "$fsx" ] || copy_program "$root" "$fsx" /bin/fsx
 cat >"$root/init" <<'EOF'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -55,19 +30,7 @@ mount -t devtmpfs none /dev
 mkdir -p /dev/shm
 mount -t tmpfs none /tmp
 insmod /fuse.ko
-passed=0 failed=0
-check() {
-    name=$1
-    shift
-    if "$@" >/tmp/out 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED: $name"
-        cat /tmp/out
-    fi
-}
-is() { [ "$1" = "$2" ] || { echo "got '$1', wanted '$2'"; return 1; }; }
+. /checks.sh
 uname -r
 mkdir -p /tmp/rw /tmp/ro/dir/sub /tmp/u /tmp/w
 echo original >/tmp/ro/file
@@ -112,7 +75,6 @@ poweroff -f
 EOF
 chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$root.gz"
-timeout 300 qemu-system-x86_64 -accel tcg -m 1024 -smp 2 -kernel "$cache/vmlinuz" -initrd "$root.gz" \
-    -append 'console=ttyS0 quiet panic=-1' -nographic -no-reboot </dev/null >"$cache/console.log" 2>&1 || true
+boot "$root.gz" >"$cache/console.log"
 sed -n '/^6\.1\|FAILED\|passed,/,$p' "$cache/console.log" | tr -d '\r' | grep -v 'Power down' || true
 grep -q 'old-kernel: [0-9]* passed, 0 failed' "$cache/console.log"

@@ -26,13 +26,23 @@ scripts/book.sh
 # A debug build: assertions of our own invariants are part of the test.
 step "Building the program under test"
 as_builder cargo build --locked -p cli
+# One run names every failure: nothing below stops at the first.
+failed=()
 step "Tests"
-as_builder cargo test --locked --workspace --exclude strata-tests --exclude cli "$@"
+as_builder cargo test --locked --no-fail-fast --workspace --exclude strata-tests --exclude cli "$@" || failed+=("unit tests")
 # The mounted tests, as root.
-PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" cargo test --locked -p cli -p strata-tests "$@"
+PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" \
+	cargo test --locked --no-fail-fast -p cli -p strata-tests "$@" || failed+=("mounted tests")
 # The same program on an older kernel, in qemu.
 step "On Debian's 6.1 kernel, without passthrough and io_uring"
-scripts/test-old-kernel.sh "${CARGO_TARGET_DIR:-target}/debug/strata" "${STRATA_TOOLS:-cache/tools}/bin/fsx"
+scripts/test-old-kernel.sh "${CARGO_TARGET_DIR:-target}/debug/strata" "${STRATA_TOOLS:-cache/tools}/bin/fsx" ||
+	failed+=("Debian 6.1")
+step "A union as the root file system"
+scripts/test-boot.sh "${CARGO_TARGET_DIR:-target}/debug/strata" || failed+=("boot")
 if [[ $builder != root ]]; then
 	chown -R "$builder:" "${CARGO_TARGET_DIR:-target}"
+fi
+if ((${#failed[@]})); then
+	printf 'failed: %s\n' "${failed[@]}" >&2
+	exit 1
 fi

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use crate::branches::Experiment;
 use crate::contender::Kind;
 use crate::operation::Operation;
 use crate::workload::Workload;
@@ -73,6 +74,23 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) stack: bool,
 
+    /// Run only the experiments of the papers on Unionfs: the cost of 1 to 1,024 branches, and of
+    /// snapshots
+    #[arg(long)]
+    pub(crate) branches: bool,
+
+    /// With --branches: run only these [default: all; with --quick all except openssh]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "branches")]
+    pub(crate) experiments: Vec<Experiment>,
+
+    /// Repetitions of each experiment of --branches
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) branch_reps: u32,
+
+    /// Draw the figures of --branches as SVG, into this directory
+    #[arg(long, value_name = "DIR", requires = "branches")]
+    pub(crate) figures: Option<PathBuf>,
+
     /// Repetitions of each workload
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) workload_reps: u32,
@@ -109,6 +127,14 @@ impl Options {
     /// Number of files in the tree for the memory measurement.
     pub(crate) fn memory_files(&self) -> u32 {
         if self.quick { self.memory_files.min(2000) } else { self.memory_files }
+    }
+
+    /// Whether an experiment of --branches is selected. A build takes too long for a smoke test.
+    pub(crate) fn wants(&self, experiment: Experiment) -> bool {
+        match self.experiments.as_slice() {
+            [] => !(self.quick && experiment == Experiment::Openssh),
+            some => some.contains(&experiment),
+        }
     }
 
     /// Returns the operations to measure, in order of execution.

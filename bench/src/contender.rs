@@ -57,7 +57,21 @@ const DEFAULT_CONTENDERS: [Kind; 7] = [
 ];
 
 /// Cache lifetime in the kernel, in seconds: a day, the same for all contenders.
-const DAY: &str = "86400";
+pub(crate) const DAY: &str = "86400";
+
+/// Options of mergerfs, without the cache lifetimes.
+///
+/// ff: creates files on the first writable branch without a statfs of each branch. minfreespace:
+/// the default of 4 GiB exceeds the file system's size. auto-full, writeback, readdir, symlinks:
+/// enables every cache. security_capability=false saves a getxattr per write; no file here has
+/// capabilities.
+const MERGERFS: &str = "category.create=ff,minfreespace=0,cache.files=auto-full,cache.writeback=true,\
+                        cache.readdir=true,cache.symlinks=true,cache.statfs=3600,security_capability=false";
+
+/// Returns the options of mergerfs.
+pub(crate) fn mergerfs_options() -> String {
+    format!("{MERGERFS},cache.attr={DAY},cache.entry={DAY},cache.negative_entry={DAY}")
+}
 
 impl Kind {
     pub(crate) fn name(self) -> &'static str {
@@ -159,24 +173,9 @@ impl Kind {
             }
             Kind::Wrapfs => vec![rw.into(), point.into(), o, join(&["cache=", DAY])],
             Kind::WrapfsDevice => vec![rw.into(), point.into(), o, join(&["transport=device,cache=", DAY])],
-            // ff: creates files on the first writable branch without a statfs of each branch.
-            // minfreespace: the default of 4 GiB exceeds the file system's size. auto-full,
-            // writeback, readdir, symlinks: enables every cache. security_capability=false saves a
-            // getxattr per write; no file here has capabilities.
-            Kind::Mergerfs => vec![
-                o,
-                join(&[
-                    "category.create=ff,minfreespace=0,cache.files=auto-full,cache.writeback=true,cache.readdir=true,\
-                     cache.symlinks=true,cache.statfs=3600,security_capability=false,cache.attr=",
-                    DAY,
-                    ",cache.entry=",
-                    DAY,
-                    ",cache.negative_entry=",
-                    DAY,
-                ]),
-                join(&["{rw}", "=RW:", "{ro}", "=RO"]),
-                point.into(),
-            ],
+            Kind::Mergerfs => {
+                vec![o, mergerfs_options().into(), join(&["{rw}", "=RW:", "{ro}", "=RO"]), point.into()]
+            }
             // volatile skips every sync; its other caches are enabled, with this timeout.
             Kind::FuseOverlayfs => vec![
                 o,
@@ -297,21 +296,32 @@ impl Contender {
     /// Mounts it over populated branches.
     pub(crate) fn mount(&self, scratch: &ScratchFs, branches: &Branches) -> Result<Running> {
         if self.kind == Kind::Native {
-            return Ok(Running { root: branches.rw.clone(), mounted: None });
+            return Ok(Running::unmounted(branches.rw.clone()));
         }
-        let point = scratch.base().join("mnt");
-        fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
-        let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
-        let before = device(&point).with_context(|| format!("stat {}", point.display()))?;
+        let work = scratch.disk().join("work");
+        self.attach(scratch, |point| self.run(&self.kind.arguments(branches, &work, point), &scratch.log()))
+    }
+
+    /// Runs its program with these arguments.
+    pub(crate) fn run(&self, arguments: &[OsString], log: &Path) -> Result<()> {
         let mut command = Command::new(&self.program);
-        command.args(self.kind.arguments(branches, &scratch.disk().join("work"), &point));
+        command.args(arguments);
         if let Some(alias) = self.kind.alias() {
             command.arg0(alias);
         }
         if self.program.starts_with(&self.unpacked) {
             command.env("LD_LIBRARY_PATH", library_path(&self.unpacked));
         }
-        process::run(&mut command, &scratch.log()).with_context(|| format!("mount {}", self.kind.name()))?;
+        process::run(&mut command, log)
+    }
+
+    /// Creates a mount point and calls `mount`, which has to mount the contender there.
+    pub(crate) fn attach(&self, scratch: &ScratchFs, mount: impl FnOnce(&Path) -> Result<()>) -> Result<Running> {
+        let point = scratch.base().join("mnt");
+        fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
+        let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
+        let before = device(&point).with_context(|| format!("stat {}", point.display()))?;
+        mount(&point).with_context(|| format!("mount {}", self.kind.name()))?;
         let running = Running { root: point.clone(), mounted: Some(Mounted { at: point.clone() }) };
         if device(&point).with_context(|| format!("stat {}", point.display()))? == before {
             // There is no mount to remove.
@@ -328,6 +338,13 @@ pub(crate) struct Running {
     /// Root of the mount.
     pub(crate) root: PathBuf,
     mounted: Option<Mounted>,
+}
+
+impl Running {
+    /// A plain directory.
+    pub(crate) fn unmounted(root: PathBuf) -> Self {
+        Self { root, mounted: None }
+    }
 }
 
 impl Drop for Running {

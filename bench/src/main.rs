@@ -19,9 +19,14 @@
 //!
 //! The measurements become rows ([`results`]), which become a table, a page and a plot ([`report`],
 //! [`plot`]). `docs/benchmarks.md` explains them.
+//!
+//! With `--branches`, the coordinator runs the experiments of the papers on Unionfs instead
+//! ([`branches`]), on the same scratch file systems and contenders.
 
 #![deny(unsafe_code)]
 
+mod branches;
+mod chart;
 mod cli;
 mod contender;
 mod counters;
@@ -32,9 +37,11 @@ mod memory;
 mod nullping;
 mod operation;
 mod operations;
+mod overlay;
 mod pipe;
 mod plot;
 mod process;
+mod processor;
 mod progress;
 mod reference;
 mod report;
@@ -53,6 +60,9 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let done = match args.next() {
         Some(first) if first == worker::SUBCOMMAND => worker::main(args.next()).map(|()| ExitCode::SUCCESS),
+        Some(first) if first == branches::passes::SUBCOMMAND => {
+            branches::passes::main(args.next()).map(|()| ExitCode::SUCCESS)
+        }
         Some(first) if first == pipe::SUBCOMMAND => pipe::main(args.next()).map(|()| ExitCode::SUCCESS),
         Some(first) if first == pipe::ECHO => pipe::echo().map(|()| ExitCode::SUCCESS),
         Some(first) if first == nullping::SUBCOMMAND => {
@@ -73,15 +83,16 @@ fn coordinate() -> anyhow::Result<()> {
     if options.stack {
         return stacks::run(&options);
     }
+    if options.branches {
+        return branches::run(&options);
+    }
     let (present, absent) = contender::select(&options);
     for missing in &absent {
         eprintln!("strata-bench: {}: skipped: {}", missing.name, missing.reason);
     }
     let progress = progress::Progress::new();
     let mut report = results::Report::new(&options, &present, absent);
-    if let Some(load) = report.machine.load_before.filter(|load| *load > 0.5) {
-        eprintln!("strata-bench: the machine is busy (load {load:.1}): results will vary");
-    }
+    report.machine.warn_if_busy();
     if !options.no_operations {
         let (samples, references) = operations::run(&options, &present, &progress)?;
         report.rows = results::rows(&samples, &references, &present);

@@ -121,7 +121,7 @@ fn settled() -> Resident {
 }
 
 /// Makes the kernel drop unused dentries and inodes.
-fn forget() -> Result<()> {
+pub(crate) fn forget() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").context("ask the kernel to forget")
 }
 

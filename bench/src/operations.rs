@@ -150,10 +150,23 @@ pub(crate) fn measure(
     disk: &OwnedFd,
 ) -> Result<Measured> {
     let tasks = tasks(options, operation, threads, root)?;
-    let mut before = None;
-    let outcomes = run_workers(worker::SUBCOMMAND, &tasks, || {
+    counted(worker::SUBCOMMAND, &tasks, root, || {
         // Flushes the writes of the warm-up, so that writeback does not disturb the measurement.
-        rustix::fs::syncfs(disk).context("sync the file system")?;
+        rustix::fs::syncfs(disk).context("sync the file system")
+    })
+}
+
+/// Runs one worker per task, as [`run_workers`] does, and counts the requests of the file system at
+/// `root` during the timed phase.
+pub(crate) fn counted(
+    subcommand: &str,
+    tasks: &[String],
+    root: &Path,
+    settle: impl FnOnce() -> Result<()>,
+) -> Result<Measured> {
+    let mut before = None;
+    let outcomes = run_workers(subcommand, tasks, || {
+        settle()?;
         before = counters::read(root);
         Ok(())
     })?;

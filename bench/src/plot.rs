@@ -169,7 +169,7 @@ fn draw_label(svg: &mut String, kind: Kind, ratio: Option<f64>, origin: f64, y: 
 
 /// Returns the color of a contender's bar: one hue for Strata's file systems, another for the
 /// peers.
-fn colour(kind: Kind) -> &'static str {
+pub(crate) fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Native => "#222222",
         Kind::Overlayfs => "#6c757d",
@@ -182,6 +182,7 @@ fn colour(kind: Kind) -> &'static str {
     }
 }
 
-fn escape(text: &str) -> String {
+/// Escapes text for XML.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

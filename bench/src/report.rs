@@ -4,40 +4,42 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 use crate::cli::Options;
-use crate::contender::Kind;
+use crate::contender::{Absent, Kind};
 use crate::operation::Operation;
 use crate::plot;
-use crate::results::{Floor, Report, Row, Spread};
+use crate::results::{ContenderInfo, Floor, Report, Row, Spread};
 
 /// Prints the report and writes the requested files.
 pub(crate) fn write(report: &Report, options: &Options) -> Result<()> {
-    let text = markdown(report);
-    print!("{text}");
-    if let Some(path) = &options.markdown {
-        fs::write(path, &text).with_context(|| format!("write {}", path.display()))?;
-    }
-    if let Some(path) = &options.json {
-        let json = serde_json::to_string_pretty(report).context("write the report as JSON")?;
-        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
-    }
+    write_text(report, &markdown(report), options)?;
     if let Some(path) = &options.svg {
         fs::write(path, plot::draw(report)).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
 }
 
+/// Prints a report, given as text, and writes the requested Markdown and JSON files.
+pub(crate) fn write_text(report: &impl Serialize, text: &str, options: &Options) -> Result<()> {
+    print!("{text}");
+    if let Some(path) = &options.markdown {
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.json {
+        let json = serde_json::to_string_pretty(report).context("write the report as JSON")?;
+        fs::write(path, json + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
 fn markdown(report: &Report) -> String {
     let mut text = String::new();
-    let machine = &report.machine;
     let _ = writeln!(
         text,
-        "Linux {}, {} CPUs ({}), load {} before the run; {} repetitions, {} files per operation, large files of {} MiB.\n",
-        machine.kernel,
-        machine.cpus,
-        machine.processor,
-        machine.load_before.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}")),
+        "{}; {} repetitions, {} files per operation, large files of {} MiB.\n",
+        report.machine.text(),
         report.repetitions,
         report.files,
         report.large_bytes >> 20
@@ -54,7 +56,7 @@ fn markdown(report: &Report) -> String {
     text += &floors(report);
     text += &workloads(report);
     text += &memory(report);
-    text += &contender_list(report);
+    text += &contender_list(&report.contenders, &report.absent);
     text
 }
 
@@ -240,9 +242,10 @@ fn memory(report: &Report) -> String {
     format!("### Memory of the servers, with {} inodes\n\n{}", first.inodes, table(&head, &body.collect::<Vec<_>>()))
 }
 
-fn contender_list(report: &Report) -> String {
+/// Formats the settings of all contenders.
+pub(crate) fn contender_list(present: &[ContenderInfo], absent: &[Absent]) -> String {
     let mut text = "### Contenders\n\n".to_owned();
-    for entrant in &report.contenders {
+    for entrant in present {
         let version = entrant.version.as_ref().map_or_else(String::new, |version| format!(" {version}"));
         let settings = if entrant.settings.is_empty() {
             "a plain directory".to_owned()
@@ -251,7 +254,7 @@ fn contender_list(report: &Report) -> String {
         };
         let _ = writeln!(text, "- {}{version}: {settings}", entrant.name);
     }
-    for absent in &report.absent {
+    for absent in absent {
         let _ = writeln!(text, "- {}: skipped: {}", absent.name, absent.reason);
     }
     text
@@ -269,7 +272,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Formats a Markdown table with aligned columns, readable as plain text.
-fn table(head: &[String], body: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[String], body: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = body.iter().filter_map(|line| line.get(column)).chain(head.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)

@@ -107,13 +107,10 @@ impl Spread {
 impl Report {
     /// Returns a report without rows.
     pub(crate) fn new(options: &Options, contenders: &[Contender], absent: Vec<Absent>) -> Self {
-        let versions = std::fs::read_to_string(options.cache.join("peers/versions")).unwrap_or_default();
-        let version =
-            |name: &str| versions.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()));
         let contender_list = contenders.iter().map(|contender| ContenderInfo {
             name: contender.kind.name(),
             settings: contender.kind.settings(),
-            version: version(contender.kind.name()),
+            version: Self::version(options, contender.kind.name()),
         });
         Self {
             machine: Machine::this(),
@@ -128,10 +125,29 @@ impl Report {
             workloads: Vec::new(),
         }
     }
+
+    /// Returns the version of an unpacked peer.
+    pub(crate) fn version(options: &Options, name: &str) -> Option<String> {
+        let versions = std::fs::read_to_string(options.cache.join("peers/versions")).ok()?;
+        versions.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()))
+    }
 }
 
 impl Machine {
-    fn this() -> Self {
+    /// Prints a warning if other programs are running.
+    pub(crate) fn warn_if_busy(&self) {
+        if let Some(load) = self.load_before.filter(|load| *load > 0.5) {
+            eprintln!("strata-bench: the machine is busy (load {load:.1}): results will vary");
+        }
+    }
+
+    /// Describes it in half a sentence.
+    pub(crate) fn text(&self) -> String {
+        let load = self.load_before.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}"));
+        format!("Linux {}, {} CPUs ({}), load {load} before the run", self.kernel, self.cpus, self.processor)
+    }
+
+    pub(crate) fn this() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = cpuinfo
             .lines()

@@ -1,4 +1,4 @@
-//! A fresh ext4 on a loop device whose image is in memory.
+//! A fresh file system on a loop device whose image is in memory.
 //!
 //! ext4 creates inodes slowly after many were deleted, and an aged file system varies between runs.
 //! So each contender gets a fresh one for each repetition.
@@ -22,6 +22,39 @@ pub(crate) struct Size {
     pub(crate) inodes: u64,
 }
 
+/// Type of a contender's file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Ext4,
+    /// For what needs reflinks.
+    Xfs,
+}
+
+impl Format {
+    fn name(self) -> &'static str {
+        match self {
+            Format::Ext4 => "ext4",
+            Format::Xfs => "xfs",
+        }
+    }
+
+    /// Returns the command that creates a file system on `image`.
+    fn mkfs(self, image: &Path, size: Size) -> Command {
+        let mut mkfs = Command::new(format!("mkfs.{}", self.name()));
+        match self {
+            // Initialises everything now: otherwise a kernel thread would do it during the
+            // measurement.
+            Format::Ext4 => mkfs
+                .args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N"])
+                .arg(size.inodes.to_string()),
+            // XFS creates inodes as they are needed.
+            Format::Xfs => mkfs.args(["-q", "-f", "-K", "-m", "reflink=1"]),
+        };
+        mkfs.arg(image);
+        mkfs
+    }
+}
+
 /// The file system, mounted at [`ScratchFs::disk`] until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ScratchFs {
@@ -29,34 +62,40 @@ pub(crate) struct ScratchFs {
     // Dropped in this order: the file system is unmounted before the tmpfs with its image.
     disk: Mounted,
     ram: Mounted,
+    format: Format,
 }
 
 impl ScratchFs {
-    /// Creates the file system and mounts it below the directory `base`.
+    /// Creates an ext4 and mounts it below the directory `base`.
     pub(crate) fn new(base: &Path, size: Size) -> Result<Self> {
-        let (ram_dir, disk_dir) = (base.join("ram"), base.join("disk"));
-        for dir in [&ram_dir, &disk_dir] {
-            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        rustix::mount::mount("tmpfs", &ram_dir, "tmpfs", MountFlags::empty(), Some(c"size=100%"))
-            .with_context(|| format!("mount a tmpfs at {}", ram_dir.display()))?;
-        let ram = Mounted { at: ram_dir };
+        Self::with_format(base, size, Format::Ext4)
+    }
 
-        let image = ram.at.join("image");
+    /// Creates a file system of that type and mounts it below the directory `base`.
+    pub(crate) fn with_format(base: &Path, size: Size, format: Format) -> Result<Self> {
+        let ram = tmpfs(&base.join("ram"))?;
+        let disk_dir = base.join("disk");
+        fs::create_dir_all(&disk_dir).with_context(|| format!("create {}", disk_dir.display()))?;
+        let image = ram.at.join(IMAGE);
         File::create(&image)
             .and_then(|file| file.set_len(size.bytes))
             .context("create the image of the file system")?;
-        // Initialises everything now: otherwise a kernel thread would do it during the measurement.
-        let mut mkfs = Command::new("mkfs.ext4");
-        mkfs.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "-N"])
-            .arg(size.inodes.to_string())
-            .arg(&image);
-        process::run(&mut mkfs, &ram.at.join("mkfs.log"))?;
-        process::run(
-            Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(&image).arg(&disk_dir),
-            &ram.at.join("mount.log"),
-        )?;
-        Ok(Self { base: base.to_owned(), disk: Mounted { at: disk_dir }, ram })
+        process::run(&mut format.mkfs(&image, size), &ram.at.join("mkfs.log"))?;
+        mount_image(&ram.at, &disk_dir, format)?;
+        Ok(Self { base: base.to_owned(), disk: Mounted { at: disk_dir }, ram, format })
+    }
+
+    /// Unmounts the file system and mounts it again, which empties its caches.
+    pub(crate) fn remount(&self) -> Result<()> {
+        unmount(self.disk()).with_context(|| format!("unmount {}", self.disk().display()))?;
+        let begun = Instant::now();
+        loop {
+            // The loop device of the previous mount may still be releasing the image.
+            match mount_image(&self.ram.at, self.disk(), self.format) {
+                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                result => return result,
+            }
+        }
     }
 
     /// Returns the mount point of the file system.
@@ -81,6 +120,38 @@ impl ScratchFs {
     }
 }
 
+/// How long to wait for something that is released soon, and between two attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Name of the image in the tmpfs.
+const IMAGE: &str = "image";
+
+/// Mounts a tmpfs that may use all memory.
+pub(crate) fn tmpfs(at: &Path) -> Result<Mounted> {
+    fs::create_dir_all(at).with_context(|| format!("create {}", at.display()))?;
+    rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), Some(c"size=100%"))
+        .with_context(|| format!("mount a tmpfs at {}", at.display()))?;
+    Ok(Mounted { at: at.to_owned() })
+}
+
+fn mount_image(ram: &Path, disk: &Path, format: Format) -> Result<()> {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", format.name(), "-o", "loop"]).arg(ram.join(IMAGE)).arg(disk);
+    process::run(&mut mount, &ram.join("mount.log"))
+}
+
+/// Unmounts. Waits while the mount is busy: it is so briefly after its last user, in particular the
+/// tmpfs under a loop device, which releases its image after the unmount has returned.
+fn unmount(at: &Path) -> rustix::io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match rustix::mount::unmount(at, UnmountFlags::empty()) {
+            Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
 /// A mount that is unmounted when dropped.
 #[derive(Debug)]
 pub(crate) struct Mounted {
@@ -89,17 +160,10 @@ pub(crate) struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A mount stays busy briefly after its last user, in particular the tmpfs under a loop
-        // device, which releases its image after the unmount has returned.
-        let begun = Instant::now();
-        while let Err(error) = rustix::mount::unmount(&self.at, UnmountFlags::empty()) {
-            if begun.elapsed() > Duration::from_secs(10) {
-                eprintln!("strata-bench: {}: can't unmount: {error}; detached", self.at.display());
-                // If this fails as well, the mount ends with the namespace.
-                let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH);
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        if let Err(error) = unmount(&self.at) {
+            eprintln!("strata-bench: {}: can't unmount: {error}; detached", self.at.display());
+            // If this fails as well, the mount ends with the namespace.
+            let _ = rustix::mount::unmount(&self.at, UnmountFlags::DETACH);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Workloads: common programs, timed from start to end.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +27,9 @@ pub(crate) enum Workload {
     Postmark,
 }
 
+/// Size of a file system for a workload.
+pub(crate) const SIZE: Size = Size { bytes: 4 << 30, inodes: 200_000 };
+
 /// One workload on one contender.
 #[derive(Debug, Serialize)]
 pub(crate) struct WorkloadRow {
@@ -49,6 +53,14 @@ impl Workload {
         }
     }
 
+    /// Returns the name of its variant that runs over several branches.
+    pub(crate) fn over_branches(self) -> &'static str {
+        match self {
+            Workload::Openssh => "OpenSSH, make -j2",
+            Workload::Postmark => "Postmark",
+        }
+    }
+
     fn target(self) -> f64 {
         match self {
             Workload::Openssh => 1.02,
@@ -56,18 +68,10 @@ impl Workload {
         }
     }
 
-    fn size(self) -> Size {
-        Size { bytes: 4 << 30, inodes: 200_000 }
-    }
-
     /// Populates the read-only branch.
     fn populate(self, ro: &Path, options: &Options, log: &Path) -> Result<()> {
         match self {
-            Workload::Openssh => {
-                let source = options.cache.join("openssh");
-                ensure!(source.join("configure").is_file(), "{} holds no source of OpenSSH", source.display());
-                process::run(Command::new("cp").arg("-a").arg(&source).arg(ro.join("openssh")), log)
-            }
+            Workload::Openssh => copy_openssh(options, &ro.join("openssh"), log),
             Workload::Postmark => Ok(()),
         }
     }
@@ -75,37 +79,84 @@ impl Workload {
     /// Runs it in the mounted contender.
     fn run(self, root: &Path, options: &Options, log: &Path) -> Result<()> {
         match self {
-            Workload::Openssh => {
-                let mut build = Command::new("sh");
-                build.args(["-c", "./configure --quiet && make -s -j2"]).current_dir(root.join("openssh"));
-                process::run(&mut build, log)?;
-                ensure!(root.join("openssh/sshd").is_file(), "the build produced no sshd");
-                Ok(())
+            Workload::Openssh => build_openssh(&root.join("openssh"), "./configure --quiet && make -s -j2", log),
+            Workload::Postmark => {
+                let amounts = if options.quick { Postmark::QUICK } else { Postmark::FULL };
+                amounts.run(&find_postmark(options)?, &[root.join("postmark")], log)
             }
-            Workload::Postmark => postmark(root, options, log),
         }
     }
 }
 
-fn postmark(root: &Path, options: &Options, log: &Path) -> Result<()> {
+/// Amounts of a run of Postmark.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Postmark {
+    pub(crate) files: u32,
+    pub(crate) transactions: u32,
+    /// In all locations together.
+    pub(crate) subdirectories: u32,
+}
+
+impl Postmark {
+    const FULL: Self = Self { files: 20_000, transactions: 200_000, subdirectories: 200 };
+    const QUICK: Self = Self { files: 50, transactions: 200, subdirectories: 200 };
+
+    /// Runs it in new directories, the *locations*. It spreads its files over them.
+    pub(crate) fn run(self, program: &Path, locations: &[PathBuf], log: &Path) -> Result<()> {
+        let mut commands = String::new();
+        // With a plus, Postmark adds the location to those that it has.
+        let plus = if locations.len() > 1 { "+" } else { "" };
+        for dir in locations {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+            let _ = writeln!(commands, "set location {plus}{}", dir.display());
+        }
+        // Postmark creates that many in each location.
+        let subdirectories = self.subdirectories / u32::try_from(locations.len())?.max(1);
+        let _ = write!(
+            commands,
+            "set number {}\nset transactions {}\nset subdirectories {subdirectories}\nrun\nquit\n",
+            self.files, self.transactions
+        );
+        let script = log.with_extension("commands");
+        fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
+        process::run(Command::new(program).arg(&script), log)?;
+        // postmark exits with 0 even after an error: check its output.
+        let output = fs::read_to_string(log).context("read the output of postmark")?;
+        let error = output.lines().find(|line| line.starts_with("Error"));
+        ensure!(error.is_none(), "postmark: {}", error.unwrap_or_default());
+        ensure!(output.contains("seconds of transactions"), "postmark ended without a report");
+        Ok(())
+    }
+}
+
+/// Returns the path of Postmark.
+pub(crate) fn find_postmark(options: &Options) -> Result<PathBuf> {
     let unpacked = options.cache.join("peers/usr/bin/postmark");
-    let program = if unpacked.is_file() { Some(unpacked) } else { process::find("postmark") }
-        .context("postmark is neither unpacked nor installed")?;
-    let dir = root.join("postmark");
-    fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
-    let (files, transactions) = if options.quick { (50, 200) } else { (20_000, 200_000) };
-    let commands = format!(
-        "set location {}\nset number {files}\nset transactions {transactions}\nset subdirectories 200\nrun\nquit\n",
-        dir.display()
-    );
-    let script = log.with_extension("commands");
-    fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
-    process::run(Command::new(&program).arg(&script), log)?;
-    // postmark exits with 0 even after an error: check its output.
-    let output = fs::read_to_string(log).context("read the output of postmark")?;
-    let error = output.lines().find(|line| line.starts_with("Error"));
-    ensure!(error.is_none(), "postmark: {}", error.unwrap_or_default());
-    ensure!(output.contains("seconds of transactions"), "postmark ended without a report");
+    if unpacked.is_file() { Some(unpacked) } else { process::find("postmark") }
+        .context("postmark is neither unpacked nor installed")
+}
+
+/// Copies the source of OpenSSH into the directory `to`, which does not exist.
+pub(crate) fn copy_openssh(options: &Options, to: &Path, log: &Path) -> Result<()> {
+    let source = options.cache.join("openssh");
+    ensure!(source.join("configure").is_file(), "{} holds no source of OpenSSH", source.display());
+    copy_tree(&source, to, log)
+}
+
+/// Copies a tree with its times.
+pub(crate) fn copy_tree(from: &Path, to: &Path, log: &Path) -> Result<()> {
+    process::run(Command::new("cp").arg("-a").arg(from).arg(to), log)
+}
+
+/// Runs a shell script in the directory of OpenSSH's source.
+pub(crate) fn in_openssh(source: &Path, script: &str, log: &Path) -> Result<()> {
+    process::run(Command::new("sh").args(["-c", script]).current_dir(source), log)
+}
+
+/// Runs a shell script that builds OpenSSH.
+pub(crate) fn build_openssh(source: &Path, script: &str, log: &Path) -> Result<()> {
+    in_openssh(source, script, log)?;
+    ensure!(source.join("sshd").is_file(), "the build produced no sshd");
     Ok(())
 }
 
@@ -156,7 +207,7 @@ impl WorkloadRow {
 }
 
 fn once(workload: Workload, options: &Options, contender: &Contender) -> Result<f64> {
-    let scratch = ScratchFs::new(&crate::isolation::base()?, workload.size())?;
+    let scratch = ScratchFs::new(&crate::isolation::base()?, SIZE)?;
     let branches = contender.branches(&scratch)?;
     let log: PathBuf = scratch.base().join("ram/workload.log");
     workload.populate(&branches.ro, options, &log)?;

@@ -92,8 +92,7 @@ fn the_floor_is_measured_with_a_server_that_replies_from_memory() {
     if !is_root() {
         return;
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_strata-bench")).with_file_name("strata");
-    assert!(program.is_file(), "{} is not built: cargo build -p cli", program.display());
+    let program = strata();
     let json = std::env::temp_dir().join(format!("strata-bench-floor-{}.json", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
     command.args(["--quick", "--only", "getattr-forced,chmod", "--threads", "1,2"]);
@@ -125,6 +124,118 @@ fn the_floor_is_measured_with_a_server_that_replies_from_memory() {
             assert!(row["floor"][figure].as_f64().is_some(), "{row}");
         }
     }
+}
+
+/// Returns the program next to this one, for the tests that need a union.
+fn strata() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_strata-bench")).with_file_name("strata");
+    assert!(program.is_file(), "{} is not built: cargo build -p cli", program.display());
+    program
+}
+
+/// A directory for the files of a run, removed when dropped.
+struct Output(PathBuf);
+
+impl Output {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("strata-bench-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Runs `--branches --quick` with these arguments, and returns its report.
+    fn of(&self, arguments: &[&str]) -> Value {
+        let json = self.0.join("report.json");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+        command.args(["--branches", "--quick", "--contenders", "native,overlayfs,unionfs"]).args(arguments);
+        command.arg("--unionfs").arg(strata()).arg("--json").arg(&json).arg("--figures").arg(&self.0);
+        assert!(command.stdout(Stdio::null()).status().unwrap().success());
+        serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap()
+    }
+
+    /// Fails if a figure is not well-formed XML.
+    fn parse(&self, figure: &str) {
+        let parse = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
+        let status = Command::new("python3").args(["-c", parse]).arg(self.0.join(figure)).status().unwrap();
+        assert!(status.success(), "{figure}");
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn unions_of_several_branches_are_measured_in_every_state() {
+    if !is_root() {
+        return;
+    }
+    let output = Output::new("micro");
+    let report = output.of(&["--experiments", "micro"]);
+    let samples = report["microbenchmarks"].as_array().unwrap();
+    // STAT and READDIR in three states, UNLINK in two; the two other unions remove only.
+    assert_eq!(samples.len(), 2 * (3 * (3 + 3 + 2) + 2 * 2), "two distributions");
+    for sample in samples {
+        assert_eq!(sample["error"], Value::Null, "{sample}");
+        assert!(sample["microseconds"].as_f64().unwrap() > 0.0, "{sample}");
+        if sample["entrant"] != "unionfs" {
+            continue;
+        }
+        let sent =
+            |opcodes: &[&str]| opcodes.iter().filter_map(|opcode| sample["requests"][opcode].as_u64()).sum::<u64>();
+        let (lookups, listings) = (sent(&["LOOKUP"]), sent(&["READDIR", "READDIRPLUS"]));
+        match (sample["action"].as_str().unwrap(), sample["state"].as_str().unwrap()) {
+            // One for each file of the four directories.
+            ("STAT", "cold" | "union") => assert!(lookups >= 4 * 32, "{sample}"),
+            ("READDIR", "cold" | "union") => assert!(listings >= 4, "{sample}"),
+            // Five passes; the kernel may have dropped its caches once.
+            ("STAT", _) => assert!(lookups < 2 * 4 * 33, "{sample}"),
+            ("READDIR", _) => assert!(listings < 5 * 4, "{sample}"),
+            _ => assert_eq!(sent(&["UNLINK", "RMDIR"]), 2 * 33, "{sample}"),
+        }
+    }
+    for figure in ["many-branches-stat.svg", "many-branches-readdir.svg", "many-branches-unlink.svg"] {
+        output.parse(figure);
+    }
+}
+
+/// Takes Postmark's place: creates and removes files in each location.
+const STAND_IN: &str = "#!/bin/sh
+for dir in $(sed -n 's/^set location +*//p' \"$1\"); do
+	for i in $(seq 50); do echo text >\"$dir/f$i\"; done
+	sleep 0.5
+	rm \"$dir\"/f*
+	rmdir \"$dir\"
+done
+echo '1 seconds of transactions'
+";
+
+#[test]
+fn programs_run_over_several_branches_and_while_snapshots_are_taken() {
+    use std::os::unix::fs::PermissionsExt;
+    if !is_root() {
+        return;
+    }
+    let output = Output::new("programs");
+    let program = output.0.join("peers/usr/bin/postmark");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    std::fs::write(&program, STAND_IN).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let report = output.of(&["--experiments", "postmark,snapshots", "--cache", output.0.to_str().unwrap()]);
+    assert_eq!(values(&report, "programs", "entrant"), ["native", "unionfs", "unionfs-all"]);
+    assert_eq!(values(&report, "snapshots", "planned"), [0, 0, 2]);
+    for run in ["programs", "snapshots"].iter().flat_map(|rows| report[rows].as_array().unwrap()) {
+        assert_eq!(run["error"], Value::Null, "{run}");
+        assert!(run["run"]["seconds"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    let last = &report["snapshots"][2];
+    let taken = last["run"]["snapshot_seconds"].as_array().unwrap();
+    // On a busy machine, the run that determines the interval may take much longer than this one.
+    let is_short = last["run"]["seconds"].as_f64().unwrap() < 2.0 * last["interval_seconds"].as_f64().unwrap();
+    assert!(!taken.is_empty() || is_short, "{report}");
+    output.parse("many-branches-workloads.svg");
 }
 
 #[test]

@@ -66,15 +66,32 @@ impl Sandbox {
     /// that reading changes nothing.
     #[must_use]
     pub fn ext4(&self, name: &str, mib: u64) -> PathBuf {
+        let options = ["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=1"];
+        let dir = self.file_system("ext4", &options, name, mib);
+        fs::remove_dir(dir.join("lost+found")).expect("an empty lost+found");
+        dir
+    }
+
+    /// As [`Self::ext4`], with XFS, which supports reflinks. It has at least 300 MiB.
+    #[must_use]
+    pub fn xfs(&self, name: &str) -> PathBuf {
+        self.file_system("xfs", &["-q", "-f", "-m", "reflink=1"], name, 300)
+    }
+
+    /// As [`Self::ext4`], with btrfs.
+    #[must_use]
+    pub fn btrfs(&self, name: &str) -> PathBuf {
+        self.file_system("btrfs", &["-q", "-f"], name, 300)
+    }
+
+    fn file_system(&self, kind: &str, options: &[&str], name: &str, mib: u64) -> PathBuf {
         let dir = self.dir(name);
         let image = self.path(&format!("{name}.img"));
         let file = fs::File::create(&image).expect("an image");
         file.set_len(mib << 20).expect("the size of the image");
-        let mut mkfs = Command::new("mkfs.ext4");
-        crate::process::run(mkfs.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=1"]).arg(&image));
+        crate::process::run(Command::new(format!("mkfs.{kind}")).args(options).arg(&image));
         let mut mount = Command::new("mount");
-        crate::process::run(mount.args(["-t", "ext4", "-o", "loop,noatime"]).arg(&image).arg(&dir));
-        fs::remove_dir(dir.join("lost+found")).expect("an empty lost+found");
+        crate::process::run(mount.args(["-t", kind, "-o", "loop,noatime"]).arg(&image).arg(&dir));
         dir
     }
 

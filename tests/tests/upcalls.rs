@@ -40,6 +40,10 @@ impl Layer for NotifyingLayer {
         assert!(self.upcalls.set(upcalls).is_ok(), "attached once");
     }
 
+    fn reports(&self) -> Option<Arc<dyn vnode::Reports>> {
+        None
+    }
+
     fn root(&self) -> Arc<dyn Vnode> {
         self.lower.root()
     }

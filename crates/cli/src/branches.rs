@@ -6,7 +6,7 @@ use crate::edits::{Edit, Position, Which};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
 use crate::live::{self, Answer, CHANGE, FileInUse, LIST, List, Listed, Wanted, WantedChange, WantedInUse};
-use crate::registry;
+use crate::registry::{self, Registry};
 use crate::users::{self, User};
 use core::fmt::Write as _;
 use fuse::control::Error;
@@ -29,6 +29,7 @@ struct Plan {
     changes: Vec<WantedChange>,
     /// Whether a branch is removed.
     removes: bool,
+    is_snapshot: bool,
 }
 
 /// Returns the branches of the union that contains `path`.
@@ -38,6 +39,19 @@ struct Plan {
 pub fn list(path: &Path) -> Result<List, Failure> {
     let reply = channel::call(path, LIST, b"").map_err(|error| refusal(path, LIST, error))?;
     serde_json::from_slice(&reply).map_err(|_| channel::failure(path, LIST, Error::Garbled))
+}
+
+/// Returns the name of a branch of the union that contains `path`.
+///
+/// # Errors
+/// The union has no such branch.
+pub fn name_of(path: &Path, which: &Which) -> Result<String, Failure> {
+    let list = self::list(path)?;
+    let kind = registry::find(&list.layer).ok_or_else(|| channel::failure(path, LIST, Error::Garbled))?;
+    let branches = list.branches.iter().map(|branch| (branch.name.clone(), branch.mode.clone())).collect();
+    let plan = Plan { kind, branches, changes: Vec::new(), removes: false, is_snapshot: false };
+    let at = plan.find(which)?;
+    plan.branches.get(at).map(|(name, _)| name.clone()).ok_or_else(|| channel::failure(path, LIST, Error::Garbled))
 }
 
 /// Makes all of `edits`, in order, or none, and returns the new list. If the edits change nothing,
@@ -51,12 +65,12 @@ pub fn apply(path: &Path, edits: &[Edit], in_use: WantedInUse) -> Result<List, F
         let list = self::list(path)?;
         let kind = registry::find(&list.layer).ok_or_else(|| channel::failure(path, LIST, Error::Garbled))?;
         let branches = list.branches.iter().map(|branch| (branch.name.clone(), branch.mode.clone())).collect();
-        let mut plan = Plan { kind, branches, changes: Vec::new(), removes: false };
+        let mut plan = Plan { kind, branches, changes: Vec::new(), removes: false, is_snapshot: false };
         edits.iter().try_for_each(|edit| plan.edit(edit))?;
         if plan.changes.is_empty() {
             return Ok(list);
         }
-        let wanted = Wanted { generation: list.generation, changes: plan.changes, in_use };
+        let wanted = Wanted { generation: list.generation, changes: std::mem::take(&mut plan.changes), in_use };
         let input = serde_json::to_vec(&wanted).map_err(|error| Failure::system(error.to_string()))?;
         let reply = channel::call(path, CHANGE, &input).map_err(|error| refusal(path, CHANGE, error))?;
         match serde_json::from_slice(&reply).map_err(|_| channel::failure(path, CHANGE, Error::Garbled))? {
@@ -69,8 +83,8 @@ pub fn apply(path: &Path, edits: &[Edit], in_use: WantedInUse) -> Result<List, F
                 return Err(Failure { exit, reason: format!("{}: {reason}", path.display()) });
             }
             Answer::InUse(count, files) => {
-                let removes = plan.removes;
-                return Err(in_use_failure(path, (count, &files), in_use, removes));
+                let advice = plan.advice(in_use);
+                return Err(in_use_failure(path, (count, &files), advice));
             }
         }
     }
@@ -88,6 +102,13 @@ impl Plan {
                 resolve(&mut spec)?;
                 self.add(&spec, position)
             }
+            Edit::Snapshot(branch) => {
+                let mut spec = live::parse(self.kind, &branch.written())?;
+                resolve(&mut spec)?;
+                self.changes.push(WantedChange::Snapshot { branch: spec.lower.to_string() });
+                self.is_snapshot = true;
+                Ok(())
+            }
             Edit::Remove(which) => {
                 let at = self.find(which)?;
                 self.remove(at);
@@ -97,9 +118,27 @@ impl Plan {
                 let at = self.find(which)?;
                 self.check_mode(mode)?;
                 self.mode(at, mode);
+                // Switching a drained branch to its own mode ends that.
+                if let (true, Some((name, _))) = (self.changes.is_empty(), self.branches.get(at)) {
+                    self.changes.push(WantedChange::Mode { name: name.clone(), mode: mode.clone() });
+                }
                 Ok(())
             }
             Edit::Set(list) => self.set(list),
+        }
+    }
+
+    /// Returns what to do about files in use that prevent the changes.
+    fn advice(&self, in_use: WantedInUse) -> &'static str {
+        if self.is_snapshot {
+            "The kernel may write them without asking the union: end the processes, give a directory on the same file \
+             system as the first branch if that supports reflinks (XFS, btrfs), or mount the union with passthrough=off"
+        } else if !self.removes {
+            "The kernel may write them without asking the union: end the processes, or mount the union with passthrough=off"
+        } else if in_use == WantedInUse::CopyUp {
+            "They can't be copied to a read-write branch before this one: add one, or end the processes, or use --lazy"
+        } else {
+            "End the processes, or use --copyup to copy the files to a read-write branch first, or --lazy"
         }
     }
 
@@ -144,7 +183,7 @@ impl Plan {
         let declared = self.kind.branches();
         let list = lists.iter().map(Text::written).collect::<Vec<_>>().join(":");
         let wrong = |wrong: String| Failure::usage(format!("branches {list}: {wrong}"));
-        let mut specs = live::parse_list(self.kind, list.as_bytes()).map_err(wrong)?;
+        let mut specs = live::parse_list(self.kind, list.as_bytes(), &Registry).map_err(wrong)?;
         specs.iter_mut().try_for_each(resolve)?;
         let unmarked = |at| declared.map_or("ro", |branches| (branches.unmarked)(at, false).name);
         let wanted: Vec<_> = specs
@@ -243,7 +282,7 @@ fn refusal(path: &Path, command: &str, error: Error) -> Failure {
     }
 }
 
-fn in_use_failure(path: &Path, (count, files): (usize, &[FileInUse]), in_use: WantedInUse, removes: bool) -> Failure {
+fn in_use_failure(path: &Path, (count, files): (usize, &[FileInUse]), advice: &str) -> Failure {
     let numbers: Vec<u64> = files.iter().map(|file| file.number).collect();
     let found = users::of_files(path, &numbers);
     let point = users::mount_point(path);
@@ -254,15 +293,7 @@ fn in_use_failure(path: &Path, (count, files): (usize, &[FileInUse]), in_use: Wa
     if count > NAMED {
         let _ = write!(reason, "\n  and {} more", count - NAMED);
     }
-    reason.push_str(match in_use {
-        _ if !removes => {
-            "\nThe kernel may write them without asking the union: end the processes, or mount the union with passthrough=off"
-        }
-        WantedInUse::CopyUp => {
-            "\nThey can't be copied to a read-write branch before this one: add one, or end the processes, or use --lazy"
-        }
-        _ => "\nEnd the processes, or use --copyup to copy the files to a read-write branch first, or --lazy",
-    });
+    let _ = write!(reason, "\n{advice}");
     Failure::mount(reason)
 }
 
@@ -313,7 +344,7 @@ fn notes(branch: &Listed) -> String {
         files => Some(format!("{files} files open")),
     };
     let read_only = branch.turned_read_only.then(|| "read-only file system".to_owned());
-    let notes: Vec<_> = read_only.into_iter().chain(open).collect();
+    let notes: Vec<_> = branch.trouble.clone().into_iter().chain(read_only).chain(open).collect();
     if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) }
 }
 
@@ -340,7 +371,13 @@ mod tests {
 
     fn plan(branches: &[(&str, &str)]) -> Plan {
         let branches = branches.iter().map(|(name, mode)| ((*name).to_owned(), (*mode).to_owned())).collect();
-        Plan { kind: registry::find("unionfs").unwrap(), branches, changes: Vec::new(), removes: false }
+        Plan {
+            kind: registry::find("unionfs").unwrap(),
+            branches,
+            changes: Vec::new(),
+            removes: false,
+            is_snapshot: false,
+        }
     }
 
     fn text(written: &str) -> Text {

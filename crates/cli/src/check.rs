@@ -3,8 +3,8 @@
 
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
+use crate::lower;
 use crate::progress::Progress;
-use crate::{lower, mountinfo};
 use clap::Args;
 use hostfs::{HostFs, HostOptions};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -348,15 +348,10 @@ fn count(root: &Arc<dyn Vnode>) -> u64 {
 
 /// Fails if the directory is in use by a mount, or is inside a mount.
 fn refuse_mounted(real: &Path) -> Result<(), Failure> {
-    for mount in mountinfo::read() {
-        for lower in lower::find(mount.point()).unwrap_or_default() {
-            if real.starts_with(&lower.path) || lower.path.starts_with(real) || real.starts_with(mount.point()) {
-                let point = mount.point().display();
-                return Err(Failure::system(format!("in use by the mount at {point}; unmount it first")));
-            }
-        }
+    match lower::mount_over(real) {
+        None => Ok(()),
+        Some(point) => Err(Failure::system(format!("in use by the mount at {}; unmount it first", point.display()))),
     }
-    Ok(())
 }
 
 /// Returns the files that other processes have open. These include the servers of mounts in other

@@ -14,27 +14,31 @@ const FUSERMOUNT: &str = "fusermount3";
 /// # Errors
 /// Names the missing device or program and the remedy.
 pub fn check() -> Result<(), Failure> {
-    match rustix::fs::accessat(CWD, DEVICE, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS) {
-        Ok(()) => {}
-        Err(Errno::NOENT) => {
-            return Err(Failure::system(format!(
-                "{DEVICE}: no such device; load the module with `modprobe fuse`, or pass it to the container (--device {DEVICE})"
-            )));
-        }
-        Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
-            return Err(Failure::usage(format!(
-                "{DEVICE}: {}; mount as root, or permit this user to read and write it",
-                reason(errno)
-            )));
-        }
-        Err(errno) => return Err(Failure::system(format!("{DEVICE}: {}", reason(errno)))),
-    }
+    check_access()?;
     if rustix::process::geteuid().is_root() || has_program(FUSERMOUNT) {
         return Ok(());
     }
     Err(Failure::system(format!(
         "{FUSERMOUNT}: not found, but required for users other than root; install it (apt-get install fuse3) or mount as root"
     )))
+}
+
+/// Checks access to the device.
+///
+/// # Errors
+/// Names the device and the remedy.
+pub fn check_access() -> Result<(), Failure> {
+    match rustix::fs::accessat(CWD, DEVICE, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOENT) => Err(Failure::system(format!(
+            "{DEVICE}: no such device; load the module with `modprobe fuse`, or pass it to the container (--device {DEVICE})"
+        ))),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(Failure::usage(format!(
+            "{DEVICE}: {}; mount as root, or permit this user to read and write it",
+            reason(errno)
+        ))),
+        Err(errno) => Err(Failure::system(format!("{DEVICE}: {}", reason(errno)))),
+    }
 }
 
 fn has_program(name: &str) -> bool {

@@ -26,6 +26,8 @@ pub enum Edit {
         /// Its position.
         position: Position,
     },
+    /// Adds an empty branch before all others, and makes all others read-only.
+    Snapshot(Text),
     /// Removes a branch.
     Remove(Which),
     /// Switches a branch to another mode.
@@ -40,7 +42,7 @@ impl Edit {
         match self {
             Self::Add { position: Position::Before(which) | Position::After(which), .. } => which.index().is_some(),
             Self::Remove(which) | Self::Mode(which, _) => which.index().is_some(),
-            Self::Add { .. } | Self::Set(_) => false,
+            Self::Add { .. } | Self::Snapshot(_) | Self::Set(_) => false,
         }
     }
 }

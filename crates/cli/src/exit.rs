@@ -14,17 +14,23 @@ pub enum Exit {
     Usage = 1,
     /// System error: a device, memory or process is not available.
     System = 2,
+    /// `strata commit`, `snapmerge`: files have changed below. Nothing was done.
+    Conflict = 3,
     /// A bug in the program.
     Internal = 4,
+    /// `strata commit`, `snapmerge`: some changes failed and remain.
+    Partial = 5,
     /// Interrupted by a signal before it was done.
     Interrupted = 8,
     /// The mount failed: a directory is unusable, or the kernel refused.
     Mount = 32,
     /// `strata check`: wrong arguments.
     CheckUsage = 16,
-    /// `strata lower`: the command exists but can't be executed.
+    /// `strata run`: the sandbox failed, or what it wrote could not be committed.
+    SandboxFailed = 125,
+    /// `strata lower` and `strata run`: the command exists but can't be executed.
     NotExecutable = 126,
-    /// `strata lower`: the command does not exist.
+    /// `strata lower` and `strata run`: the command does not exist.
     NotFound = 127,
 }
 
@@ -39,6 +45,10 @@ impl Exit {
         (Self::Mount, "the mount failed: a branch or the mount point is unusable, or the kernel refused"),
     ];
 
+    /// `strata diff`: there are differences. The values are those of diff(1).
+    pub const DIFFERENT: Self = Self::Usage;
+    /// `strata diff`: any failure.
+    pub const TROUBLE: Self = Self::System;
     /// `strata check`: damage was repaired. The values are those of fsck(8).
     pub const REPAIRED: Self = Self::Usage;
     /// `strata check`: some damage could not be repaired.
@@ -56,6 +66,43 @@ impl Exit {
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::TABLE.iter().map(|&(exit, _)| exit).find(|exit| exit.code() == code)
+    }
+}
+
+/// Exit status of `fsck.unionfs`, as fsck(8) defines it: the sum of the conditions that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsckExit(u8);
+
+impl FsckExit {
+    /// No errors.
+    pub const CLEAN: Self = Self(0);
+    /// Errors were corrected.
+    pub const CORRECTED: Self = Self(1);
+    /// Errors are left.
+    pub const UNCORRECTED: Self = Self(4);
+    /// The check failed, or some objects could not be checked.
+    pub const OPERATION: Self = Self(8);
+    /// Wrong arguments.
+    pub const USAGE: Self = Self(16);
+    /// The administrator cancelled the check.
+    pub const CANCELLED: Self = Self(32);
+
+    /// Returns the status for the conditions of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns the numeric status.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+}
+
+impl From<FsckExit> for ExitCode {
+    fn from(exit: FsckExit) -> Self {
+        Self::from(exit.code())
     }
 }
 

@@ -232,14 +232,19 @@ impl Place {
     }
 }
 
-/// Fails if two branches overlap: see [`Place::check_no_overlap`].
+/// Fails if two branches overlap: see [`Place::check_no_overlap`]. `common`: whether the branches
+/// with these two indexes may be the same directory.
 ///
 /// # Errors
 /// Names both branches and the remedy.
-pub fn check_no_overlap(dirs: &[&HostDir]) -> Result<(), Failure> {
+pub fn check_no_overlap(dirs: &[&HostDir], common: impl Fn(usize, usize) -> bool) -> Result<(), Failure> {
     let places = Place::of(dirs)?;
     for (number, place) in places.iter().enumerate() {
-        places.iter().take(number).try_for_each(|other| place.check_no_overlap(other))?;
+        for (earlier, other) in places.iter().enumerate().take(number) {
+            if place.id != other.id || !common(earlier, number) {
+                place.check_no_overlap(other)?;
+            }
+        }
     }
     Ok(())
 }
@@ -312,7 +317,7 @@ mod tests {
 
     fn check(paths: &[&Path]) -> Result<(), String> {
         let dirs: Vec<_> = paths.iter().map(|path| HostDir::open(Role::Branch, path).unwrap()).collect();
-        check_no_overlap(&dirs.iter().collect::<Vec<_>>()).map_err(|failure| failure.reason)
+        check_no_overlap(&dirs.iter().collect::<Vec<_>>(), |_, _| false).map_err(|failure| failure.reason)
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::host_dir::{HostDir, Role, reason};
 use crate::options::Options;
 use crate::report::Directory;
 use core::time::Duration;
-use hostfs::{HostFs, HostOptions};
+use hostfs::{HostFs, HostOptions, Watch};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::os::fd::AsRawFd as _;
@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use vnode::Layer as _;
 
+/// How long the kernel may cache names and attributes whose changes are not reported, unless
+/// `cache=` is given. Other delays add up to half of this time.
+const UNREPORTED_LIFETIME: Duration = Duration::from_millis(500);
+
 /// Time limit for another server to release its claim on a directory.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -23,18 +27,25 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub struct LeafOptions {
     cache: Option<Duration>,
+    watch: Watch,
     flags: MountFlags,
 }
 
 impl LeafOptions {
     /// Returns those that follow from the mount's options.
     #[must_use]
-    pub const fn of(options: &Options) -> Self {
-        Self { cache: options.cache, flags: options.flags }
+    pub fn of(options: &Options) -> Self {
+        // Without a cache, nothing needs to be dropped. A report could even do harm: the kernel
+        // ignores attributes that it fetched while a report arrived, and would not notice by them
+        // that cached data are old.
+        let is_cached = options.cache != Some(Duration::ZERO);
+        let watch = if is_cached { options.watch } else { Watch::Off };
+        Self { cache: options.cache, watch, flags: options.flags }
     }
 
     fn host(&self, read_only: bool) -> HostOptions {
-        let host = HostOptions { read_only, ..HostOptions::default() };
+        let unreported_lifetime = self.cache.is_none().then_some(UNREPORTED_LIFETIME);
+        let host = HostOptions { read_only, watch: self.watch, unreported_lifetime, ..HostOptions::default() };
         // A shorter cache= also limits this cache, so that out-of-band changes become visible in
         // time.
         let name_cache_ttl = self.cache.map_or(host.name_cache_ttl, |cache| cache.min(host.name_cache_ttl));
@@ -67,6 +78,8 @@ pub struct Leaf {
     /// The process in whose mount namespace it is found; `None` for this one.
     caller_pid: Option<u32>,
     found: Found,
+    /// Whether another part of the same mount changes it.
+    is_changed: AtomicBool,
     /// The server's descriptor, if it is open for the life of the mount.
     fd: OnceLock<i32>,
 }
@@ -85,7 +98,8 @@ impl Leaf {
     #[must_use]
     pub fn new(role: Role, given: PathBuf, read_only: bool) -> Self {
         let found = Found::Now(OnceLock::new());
-        Self { given, role, read_only, claimed: false, caller_pid: None, found, fd: OnceLock::new() }
+        let is_changed = AtomicBool::new(false);
+        Self { given, role, read_only, claimed: false, caller_pid: None, found, is_changed, fd: OnceLock::new() }
     }
 
     /// Returns a directory that is not accessed before its layer opens it. It is never changed.
@@ -102,6 +116,7 @@ impl Leaf {
             claimed: false,
             caller_pid: None,
             found,
+            is_changed: AtomicBool::new(false),
             fd: OnceLock::new(),
         })
     }
@@ -145,6 +160,11 @@ impl Leaf {
         }
     }
 
+    /// Declares that another part of the same mount changes it: names are not cached then.
+    pub fn expect_changes(&self) {
+        self.is_changed.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the mount writes to it.
     #[must_use]
     pub const fn is_written(&self) -> bool {
@@ -175,7 +195,18 @@ impl Leaf {
         };
         // In another mount namespace, the path may lead elsewhere.
         let reached = self.place().filter(|_| self.caller_pid.is_some()).map(HostDir::path_of_descriptor);
-        let opened = HostFs::open(reached.as_deref().unwrap_or(path), leaf_options.host(self.read_only));
+        let mut host = match &self.found {
+            Found::Now(_) => leaf_options.host(self.read_only),
+            // Its layer opens several directories that should be equal, and receives no reports.
+            Found::Late(_) => {
+                HostOptions { watch: Watch::Off, unreported_lifetime: None, ..leaf_options.host(self.read_only) }
+            }
+        };
+        if self.is_changed.load(Ordering::Relaxed) {
+            host.name_cache_ttl = Duration::ZERO;
+            host.changed_within_process = true;
+        }
+        let opened = HostFs::open(reached.as_deref().unwrap_or(path), host);
         let opened = opened.map_err(refused);
         let place = match &self.found {
             Found::Now(place) => place.get(),

@@ -4,6 +4,9 @@
 //!   mount(8). mount(8) runs `mount.fuse.TYPE` for a remount.
 //! * `strata` mounts stacks, inspects mounts and creates layers: module [`strata`].
 //! * `unionctl` is the same as `strata union`: module [`unionctl`].
+//! * `uniondbg` is the same as `strata union-debug`: module [`uniondbg`].
+//! * `fsck.unionfs` is the same as `strata fsck`: module [`mod@fsck`].
+//! * `snapmerge` is the same as `strata snapmerge`: module [`snapmerge`].
 //! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
 //!
 //! A mount passes through these modules:
@@ -22,27 +25,36 @@
 //! [`unionctl`] and [`remount`] use (`edits` reads the options of a remount). [`users`] finds the
 //! processes that prevent a change. [`remount`] also changes the flags of a mount. The subcommands
 //! of `strata` have a module each: [`layers`], [`new`], [`stats`], [`draw`] (from the server's
-//! [`report`]), [`lower`], [`debug`], [`control`], [`sync`], [`check`] and [`man`].
+//! [`report`]), [`lower`], [`debug`], [`control`], [`views`],
+//! [`sync`], [`check`], [`man`], and [`sandbox`] for `strata run`.
 //!
 //! [`exit`] lists every exit status.
 #![forbid(unsafe_code)]
 
 pub mod already_mounted;
+mod archive;
 mod atime;
 pub mod background;
 pub mod branches;
+pub mod change_list;
 pub mod channel;
 pub mod check;
 pub mod cmdline;
+pub mod commit;
 pub mod control;
 pub mod debug;
 pub mod device;
+pub mod diff;
 pub mod draw;
 pub mod edits;
 pub mod exit;
+pub mod export;
 pub mod flags;
+pub mod fsck;
 pub mod helper;
+pub mod histogram;
 pub mod host_dir;
+pub mod import;
 pub mod layers;
 pub mod leaf;
 pub mod live;
@@ -50,14 +62,18 @@ pub mod logging;
 pub mod lower;
 pub mod man;
 pub mod mountinfo;
+pub mod moves;
 pub mod new;
+pub mod offline;
 pub mod options;
 pub mod process;
 pub mod progress;
 pub mod registry;
 pub mod remount;
 pub mod report;
+pub mod sandbox;
 pub mod signals;
+pub mod snapmerge;
 pub mod stack;
 pub mod stats;
 pub mod strata;
@@ -66,25 +82,40 @@ pub mod syslog;
 mod tool;
 pub mod tree;
 pub mod unionctl;
+pub mod uniondbg;
 pub mod usenetctl;
 pub mod users;
+pub mod views;
 
-use exit::Exit;
 use options::Type;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::process::ExitCode;
 
 /// Runs the program that the first argument names.
 #[must_use]
-pub fn run(args: &[OsString]) -> Exit {
-    if args.first().is_some_and(|name| usenetctl::is_called(name.as_bytes())) {
-        return usenetctl::run(args);
+pub fn run(args: &[OsString]) -> ExitCode {
+    let program = args.first().map(|name| name.as_bytes()).unwrap_or_default();
+    if sandbox::is_called(program) {
+        return sandbox::run_stage(args).into();
     }
-    if args.first().is_some_and(|name| unionctl::is_called(name.as_bytes())) {
-        return unionctl::run(args);
+    if usenetctl::is_called(program) {
+        return usenetctl::run(args).into();
     }
-    match args.first().and_then(|name| Type::from_program(name.as_bytes())) {
-        Some(kind) => helper::run(kind, args),
+    if unionctl::is_called(program) {
+        return unionctl::run(args).into();
+    }
+    if uniondbg::is_called(program) {
+        return uniondbg::run(args).into();
+    }
+    if fsck::is_called(program) {
+        return fsck::run(args).into();
+    }
+    if snapmerge::is_called(program) {
+        return snapmerge::run(args).into();
+    }
+    match Type::from_program(program) {
+        Some(kind) => helper::run(kind, args).into(),
         None => strata::run(args),
     }
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use server::Invocation;
+use stack::Catalog;
 use stack::spec::{self, BottomSpec, BranchSpec, LayerSpec};
 use stack::{
     Branch, BranchChange, BranchMode, Branches, ChangeError, ChangePolicy, Given, InUse, LayerType, LiveBranches, Text,
@@ -57,6 +58,9 @@ pub struct Listed {
     /// It is listed as writable, but its file system turned out to be read-only.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub turned_read_only: bool,
+    /// What is wrong with it: `hung` or `lost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// Number of files that are open on it.
     pub open_files: u64,
 }
@@ -82,6 +86,11 @@ pub enum WantedChange {
         /// At most this many branches have precedence over it.
         at: usize,
         /// The branch: `PATH=MODE` or `[STACK]=MODE`, with absolute paths.
+        branch: String,
+    },
+    /// Inserts an empty branch before all others, and makes all others read-only. The only change.
+    Snapshot {
+        /// The branch, with an absolute path.
         branch: String,
     },
     /// Removes a branch.
@@ -298,6 +307,7 @@ impl Live {
             name: escape(branch.name.as_os_str().as_bytes()),
             mode: branch.mode.name.to_owned(),
             turned_read_only: branch.turned_read_only,
+            trouble: branch.trouble.map(str::to_owned),
             open_files: branch.open_files,
         });
         List { layer: self.kind.name.to_owned(), generation: current.generation, branches: branches.collect() }
@@ -318,29 +328,41 @@ impl Live {
                 WantedInUse::Keep => InUse::Keep,
             };
             let policy = ChangePolicy { patience: PATIENCE, in_use, expected_generation: Some(wanted.generation) };
-            self.handle.change(core::mem::take(&mut prepared.changes), &policy).map_err(answer)
+            match self.handle.change(core::mem::take(&mut prepared.changes), &policy) {
+                Err(ChangeError::Incomplete(reason)) => Ok(Some(reason)),
+                done => done.map(|()| None).map_err(answer),
+            }
         });
         match done {
             Err(answer) => {
                 forbid_changes(&prepared.opened_for_writing);
                 answer
             }
-            Ok(()) => {
+            Ok(incomplete) => {
                 forbid_changes(&no_longer_written(&before, &prepared.after));
                 *self.branches.lock() = prepared.after;
                 let list = self.list();
                 tracing::info!(generation = list.generation, "branches changed: {}", show(&list));
-                Answer::Done(list.generation)
+                match incomplete {
+                    Some(reason) => Answer::Refused { exit: Exit::System.code(), reason },
+                    None => Answer::Done(list.generation),
+                }
             }
         }
     }
 
     fn prepare(&self, wanted: &Wanted, pid: u32, prepared: &mut Prepared) -> Result<(), Failure> {
-        let inserts = wanted.changes.iter().any(|change| matches!(change, WantedChange::Insert { .. }));
+        let is_new =
+            |change: &WantedChange| matches!(change, WantedChange::Insert { .. } | WantedChange::Snapshot { .. });
+        let inserts = wanted.changes.iter().any(is_new);
         let caller_pid = if inserts { foreign_caller(pid)? } else { None };
         for change in &wanted.changes {
             match change {
-                WantedChange::Insert { at, branch } => self.prepare_insert(*at, branch, caller_pid, prepared)?,
+                WantedChange::Insert { at, branch } => {
+                    let added = self.prepare_insert(*at, branch, caller_pid, prepared)?;
+                    prepared.changes.push(BranchChange::Insert { at: *at, branch: added });
+                }
+                WantedChange::Snapshot { branch } => self.prepare_snapshot(branch, caller_pid, prepared)?,
                 WantedChange::Remove { name } => {
                     let (at, used) = find(&prepared.after, name)?;
                     prepared.changes.push(BranchChange::Remove(used.name));
@@ -375,7 +397,7 @@ impl Live {
         branch: &str,
         caller_pid: Option<u32>,
         prepared: &mut Prepared,
-    ) -> Result<(), Failure> {
+    ) -> Result<stack::Opened, Failure> {
         let BranchSpec { lower, mode } = parse(self.kind, branch)?;
         let mode = mode.ok_or_else(|| Failure::usage(format!("branch {branch}: has no mode; add =rw or =ro")))?;
         let context = TreeContext { caller_pid, ..self.context };
@@ -395,8 +417,23 @@ impl Live {
         // Contains the descriptors of the directories, which are open by now.
         used.below = tree.below(mode);
         used.hosts = collected.hosts;
-        prepared.changes.push(BranchChange::Insert { at, branch: Branch { name: used.name.clone(), mode, lower } });
+        let added = Branch { name: used.name.clone(), mode, lower };
         prepared.after.insert(at.min(prepared.after.len()), used);
+        Ok(added)
+    }
+
+    fn prepare_snapshot(&self, branch: &str, caller_pid: Option<u32>, prepared: &mut Prepared) -> Result<(), Failure> {
+        let modes = self.declared.modes.iter();
+        let read_only = modes.clone().find(|mode| !mode.writes());
+        let writes = modes.clone().find(|mode| mode.writes());
+        let (Some(read_only), Some(writes)) = (read_only, writes) else {
+            return Err(Failure::usage("snapshot: all branches have the same mode"));
+        };
+        for used in prepared.after.iter_mut().filter(|used| used.mode.writes()) {
+            *used = used.with_mode(*read_only);
+        }
+        let added = self.prepare_insert(0, &format!("{branch}={}", writes.name), caller_pid, prepared)?;
+        prepared.changes.push(BranchChange::Snapshot(added));
         Ok(())
     }
 
@@ -435,6 +472,10 @@ impl Live {
                 mode.name
             )));
         } else {
+            for host in hosts() {
+                // See `forbid_changes`.
+                let _as_before = host.suspend_access_times(false);
+            }
             for host in hosts().filter(|host| host.properties().read_only) {
                 host.set_read_only(false).map_err(|errno| {
                     Failure::mount(format!(
@@ -465,6 +506,11 @@ fn forbid_changes(hosts: &[Arc<HostFs>]) {
     for host in hosts {
         if let Err(errno) = host.set_read_only(true) {
             tracing::debug!(%errno, "can't make a directory read-only");
+            // Open files were carried to another branch, but were opened through this one. What
+            // remains is read from now on, which must not change access times.
+            if let Err(errno) = host.suspend_access_times(true) {
+                tracing::debug!(%errno, "can't stop the access times of a directory");
+            }
         }
         host.release_claim();
     }
@@ -484,10 +530,36 @@ fn find(branches: &[Used], name: &str) -> Result<(usize, Used), Failure> {
 /// Describes the problem.
 pub fn parse(kind: &'static LayerType, branch: &str) -> Result<BranchSpec, Failure> {
     let wrong = |wrong: String| Failure::usage(format!("branch {branch}: {wrong}"));
-    let mut branches = parse_list(kind, branch.as_bytes()).map_err(wrong)?;
+    let mut branches = parse_list(kind, branch.as_bytes(), &WithoutFiles).map_err(wrong)?;
     match (branches.pop(), branches.is_empty()) {
         (Some(one), true) => Ok(one),
         _ => Err(wrong("expected one branch; write \\: for a ':' in a path".to_owned())),
+    }
+}
+
+/// The catalog of the server, which reads no file that a client names: it may have more
+/// permissions.
+struct WithoutFiles;
+
+impl Catalog for WithoutFiles {
+    fn find(&self, name: &str) -> Option<&'static LayerType> {
+        Registry.find(name)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        Registry.names()
+    }
+
+    fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
+        Registry.load(path)
+    }
+
+    fn read_list(&self, _path: &Path) -> Result<Vec<u8>, String> {
+        Err("the server reads no lists".to_owned())
+    }
+
+    fn suggest_path(&self, name: &str) -> Option<String> {
+        Registry.suggest_path(name)
     }
 }
 
@@ -495,11 +567,11 @@ pub fn parse(kind: &'static LayerType, branch: &str) -> Result<BranchSpec, Failu
 ///
 /// # Errors
 /// Describes the problem.
-pub fn parse_list(kind: &'static LayerType, list: &[u8]) -> Result<Vec<BranchSpec>, String> {
+pub fn parse_list(kind: &'static LayerType, list: &[u8], catalog: &dyn Catalog) -> Result<Vec<BranchSpec>, String> {
     let text = Text::read(list).map_err(|wrong| format!("it {wrong}"))?;
     let mut given = Given::default();
     given.add(kind.branches().map_or("", |branches| branches.option), text);
-    match spec::over_branches(kind, given, &Registry)? {
+    match spec::over_branches(kind, given, catalog)? {
         BottomSpec::Branches(_, branches) => Ok(branches),
         BottomSpec::Directory { .. } => Ok(Vec::new()),
     }
@@ -564,7 +636,9 @@ fn show(list: &List) -> String {
 fn answer(error: ChangeError) -> Answer {
     match error {
         ChangeError::Outdated => Answer::Outdated,
-        ChangeError::Refused(reason) => Answer::Refused { exit: Exit::Mount.code(), reason },
+        ChangeError::Refused(reason) | ChangeError::Incomplete(reason) => {
+            Answer::Refused { exit: Exit::Mount.code(), reason }
+        }
         ChangeError::InUse(files) => Answer::InUse(
             files.len(),
             files

@@ -6,7 +6,8 @@
 use crate::exit::Failure;
 use crate::syslog::Syslog;
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{IsTerminal as _, stderr};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{SystemTime, Uptime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -55,7 +57,7 @@ pub fn start(program: &str, log_options: &LogOptions<'_>) -> Result<Arc<Level>, 
         },
         None => Some(to_terminal()),
     };
-    let (filter, handle) = reload::Layer::new(level);
+    let (filter, handle) = reload::Layer::new(Targets::new().with_default(level));
     let mut sinks: Vec<Boxed> = sink.map(|sink| sink.with_filter(filter).boxed()).into_iter().collect();
     if background {
         let start =
@@ -69,15 +71,28 @@ pub fn start(program: &str, log_options: &LogOptions<'_>) -> Result<Arc<Level>, 
             "neither the journal nor syslog is available: warnings are written to {file}; choose another file with logfile="
         );
     }
-    Ok(Arc::new(Level { filter: handle, number: AtomicUsize::new(number_of(level)) }))
+    let chosen = Mutex::new(Chosen { default: number_of(level), components: BTreeMap::new() });
+    Ok(Arc::new(Level { filter: handle, chosen }))
 }
 
-/// The log level, adjustable at run time.
+/// The log levels, adjustable at run time.
 #[derive(Debug)]
 pub struct Level {
-    filter: reload::Handle<LevelFilter, Registry>,
-    number: AtomicUsize,
+    filter: reload::Handle<Targets, Registry>,
+    chosen: Mutex<Chosen>,
 }
+
+/// Indices into [`LEVELS`].
+#[derive(Clone, Debug)]
+struct Chosen {
+    default: usize,
+    /// The levels of components that differ: crates (`server`), or their modules
+    /// (`unionfs::copyup`).
+    components: BTreeMap<String, usize>,
+}
+
+/// Maximum number of components with a level of their own.
+const COMPONENTS: usize = 64;
 
 /// The names of the levels, from least to most verbose.
 pub const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -96,19 +111,55 @@ fn number_of(level: LevelFilter) -> usize {
 }
 
 impl Level {
-    /// Returns the name of the level.
+    /// Returns the name of the level of all components without one of their own.
     #[must_use]
     pub fn get(&self) -> &'static str {
-        LEVELS.get(self.number.load(Ordering::Relaxed)).copied().unwrap_or_default()
+        name_of(self.chosen.lock().default)
+    }
+
+    /// Returns the components with a level of their own, and its name.
+    #[must_use]
+    pub fn components(&self) -> BTreeMap<String, &'static str> {
+        let chosen = self.chosen.lock();
+        chosen.components.iter().map(|(component, number)| (component.clone(), name_of(*number))).collect()
     }
 
     /// Sets the level to an index into [`LEVELS`].
     pub fn set(&self, number: usize) {
-        let Some(level) = FILTERS.get(number).copied() else { return };
-        // Fails if logging was never set up, as in tests.
-        let _ = self.filter.reload(level);
-        self.number.store(number, Ordering::Relaxed);
+        self.change(|chosen| chosen.default = number);
     }
+
+    /// Sets the level of a component to an index into [`LEVELS`]; `None`: it has none of its own.
+    /// Returns false if too many components have one.
+    pub fn set_component(&self, component: &str, number: Option<usize>) -> bool {
+        self.change(|chosen| match number {
+            None => {
+                chosen.components.remove(component);
+                true
+            }
+            Some(number) => {
+                let fits = chosen.components.len() < COMPONENTS || chosen.components.contains_key(component);
+                if fits {
+                    chosen.components.insert(component.to_owned(), number);
+                }
+                fits
+            }
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Chosen) -> T) -> T {
+        let mut chosen = self.chosen.lock();
+        let result = change(&mut chosen);
+        let level = |number: usize| FILTERS.get(number).copied().unwrap_or(LevelFilter::OFF);
+        let components = chosen.components.iter().map(|(component, number)| (component.clone(), level(*number)));
+        // Fails if logging was never set up, as in tests.
+        let _ = self.filter.reload(Targets::new().with_default(level(chosen.default)).with_targets(components));
+        result
+    }
+}
+
+fn name_of(number: usize) -> &'static str {
+    LEVELS.get(number).copied().unwrap_or_default()
 }
 
 fn to_file(path: &Path) -> Result<Boxed, Failure> {

@@ -8,7 +8,8 @@
 use crate::channel::{self, STACK};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
-use crate::mountinfo;
+use crate::mountinfo::{self, Mount};
+use crate::options::Type;
 use nix::sched::CloneFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -47,6 +48,24 @@ pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
     read(&reply).ok_or_else(|| {
         Failure::system(format!("{shown}: the server's reply can't be parsed; strata stack --json prints it"))
     })
+}
+
+/// Returns the mount point of a mount in this namespace that uses the directory `real`, or a
+/// directory within or around it, or that contains it.
+#[must_use]
+pub fn mount_over(real: &Path) -> Option<PathBuf> {
+    mountinfo::read().into_iter().filter(is_ours).find_map(|mount| {
+        let uses = |lower: &Lower| real.starts_with(&lower.path) || lower.path.starts_with(real);
+        let used = real.starts_with(mount.point()) || find(mount.point()).unwrap_or_default().iter().any(uses);
+        used.then(|| mount.point().to_owned())
+    })
+}
+
+/// Whether the mount has a type of Strata. Other file systems are not accessed, since they might
+/// hang.
+fn is_ours(mount: &Mount) -> bool {
+    let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
+    kind.and_then(Type::of).is_some()
 }
 
 fn read(json: &str) -> Option<Vec<Lower>> {
@@ -97,7 +116,7 @@ pub fn run(dir: &Path, lower: &Lower, command: &[OsString]) -> Failure {
 
 /// Returns the failure for a command that can't be executed, with the exit status of env(1) and of
 /// shells.
-fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
+pub(crate) fn cannot_run(program: &OsStr, error: &std::io::Error) -> Failure {
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     let (exit, why) = match errno {
         Errno::NOENT if program.as_encoded_bytes().contains(&b'/') => {

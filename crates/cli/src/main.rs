@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::run(&std::env::args_os().collect::<Vec<_>>()).into()
+    cli::run(&std::env::args_os().collect::<Vec<_>>())
 }

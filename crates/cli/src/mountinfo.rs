@@ -16,6 +16,8 @@ pub struct Mount {
     root: PathBuf,
     point: PathBuf,
     kind: Vec<u8>,
+    /// The flags of this mount: `rw,nosuid`.
+    flags: Vec<u8>,
     /// The options of the file system.
     options: Vec<u8>,
 }
@@ -44,6 +46,24 @@ impl Mount {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.root == Path::new("/")
+    }
+
+    /// Returns the number by which statx(2) identifies the mount.
+    #[must_use]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether this mount has the flag, such as `ro` or `noexec`.
+    #[must_use]
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.flags.split(|&b| b == b',').any(|one| one == flag.as_bytes())
+    }
+
+    /// Whether the file system itself is read-only, so that no mount of it can be written.
+    #[must_use]
+    pub fn is_read_only_everywhere(&self) -> bool {
+        self.options.split(|&b| b == b',').any(|one| one == b"ro")
     }
 
     /// Returns the type of the file system as mount(8) shows it: `ext4`, `fuse.unionfs`.
@@ -94,20 +114,41 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&escape_quotes(field)).ok()?.bytes())));
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
+    let flags = fields.next()?.to_vec();
     let mut rest = fields.skip_while(|&field| field != b"-");
     let kind = rest.nth(1)?.to_vec();
     let options = rest.nth(1).unwrap_or_default().to_vec();
-    Some(Mount { id, device, root, point, kind, options })
+    Some(Mount { id, device, root, point, kind, flags, options })
+}
+
+/// A line of fstab(5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FstabEntry<'a> {
+    /// The source.
+    pub source: PathBuf,
+    /// The mount point.
+    pub point: PathBuf,
+    /// The type of the file system.
+    pub kind: &'a [u8],
+    /// The options, as written.
+    pub options: &'a [u8],
+}
+
+/// Parses a line of fstab(5); `None` for lines that describe no mount.
+#[must_use]
+pub fn entry_of_fstab(line: &[u8]) -> Option<FstabEntry<'_>> {
+    let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&escape_quotes(field)).ok()?.bytes())));
+    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let source = path(fields.next().filter(|source| !source.starts_with(b"#"))?)?;
+    let point = path(fields.next()?)?;
+    let kind = fields.next().unwrap_or_default();
+    Some(FstabEntry { source, point, kind, options: fields.next().unwrap_or_default() })
 }
 
 /// Returns the mount point and the options of a line of fstab(5); `None` for other lines.
 #[must_use]
 pub fn line_of_fstab(line: &[u8]) -> Option<(PathBuf, &[u8])> {
-    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    fields.next().filter(|source| !source.starts_with(b"#"))?;
-    let point = fields.next()?;
-    let options = fields.nth(1).unwrap_or_default();
-    Some((OsString::from_vec(Text::read(&escape_quotes(point)).ok()?.bytes()).into(), options))
+    entry_of_fstab(line).map(|entry| (entry.point, entry.options))
 }
 
 /// Escapes double quotes, which [`Text`] would interpret. The kernel escapes only white space and
@@ -159,6 +200,7 @@ mod tests {
             root: "/sub dir".into(),
             point: "/mnt/a\\b\"c".into(),
             kind: b"ext3".to_vec(),
+            flags: b"rw,noatime".to_vec(),
             options: b"rw".to_vec(),
         };
         assert_eq!(parse(line), Some(want));
@@ -192,6 +234,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             kind: b"ext4".to_vec(),
+            flags: Vec::new(),
             options: Vec::new(),
         };
         let at = |mount: &Mount, path: &str| Inside {

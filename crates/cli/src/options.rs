@@ -6,6 +6,7 @@ use crate::flags;
 use crate::registry;
 use core::time::Duration;
 use fuse::Transport;
+use hostfs::Watch;
 use rustix::mount::MountFlags;
 use stack::suggest::nearest;
 use stack::value::{one_of, seconds, size};
@@ -81,10 +82,12 @@ impl Type {
         [Self::Stack].into_iter().chain(registry::types().map(Self::Layer))
     }
 
-    /// Returns the type of the helper `mount.TYPE` or `mount.fuse.TYPE`, in any directory.
+    /// Returns the type of the helper `mount.TYPE` or `mount.fuse.TYPE`, in any directory. An `@`
+    /// before it tells systemd not to end the server of a root file system at shutdown.
     #[must_use]
     pub fn from_program(name: &[u8]) -> Option<Self> {
-        let name = name.rsplit(|&b| b == b'/').next()?.strip_prefix(b"mount.")?;
+        let name = name.rsplit(|&b| b == b'/').next()?;
+        let name = name.strip_prefix(b"@").unwrap_or(name).strip_prefix(b"mount.")?;
         Self::of(core::str::from_utf8(name.strip_prefix(b"fuse.").unwrap_or(name)).ok()?)
     }
 }
@@ -107,6 +110,8 @@ pub struct Options {
     /// `meter=`: whether operations are counted and timed between the layers. `None`: for a
     /// [`Type::Stack`].
     pub meter: Option<bool>,
+    /// `watch=`: which out-of-band changes are reported to the kernel at once.
+    pub watch: Watch,
     /// `cache=`: how long the kernel may cache names and attributes; `None` selects the server's
     /// default.
     pub cache: Option<Duration>,
@@ -143,6 +148,7 @@ impl Default for Options {
             cached_data: false,
             xattrs: true,
             meter: None,
+            watch: Watch::Names,
             cache: None,
             log: LevelFilter::INFO,
             logfile: None,
@@ -212,6 +218,18 @@ pub const TABLE: &[Spec] = &[
         help: "How long the kernel may cache names and attributes, in seconds; fractions are allowed. Changes through the mount are \
                visible at once; out-of-band changes on a branch become visible after this time. Default 10; use 0 for branches \
                that change out of band all the time. Names are never cached where several names mean one entry (casefold).",
+    },
+    Spec {
+        name: "watch",
+        read: Read::Value("auto|writes|off", |o, v| {
+            let all = [("auto", Watch::Names), ("writes", Watch::Writes), ("off", Watch::Off)];
+            o.watch = one_of(&v.bytes(), &all)?;
+            Ok(())
+        }),
+        help: "Whether out-of-band changes become visible at once. auto, the default: changes of names and attributes, and of data \
+               when the writer closes the file. writes: also each write, which makes every write to the branches' file systems \
+               slower by about 0.5 µs. off: after cache= seconds. Needs CAP_SYS_ADMIN and a local file system; elsewhere, and with \
+               off, names and attributes are cached for 0.5 seconds unless cache= is given.",
     },
     Spec {
         name: "transport",
@@ -598,6 +616,7 @@ mod tests {
             ("./mount.wrapfs", Some("wrapfs")),
             ("mount.fuse.wrapfs", Some("wrapfs")),
             ("mount.strata", Some("strata")),
+            ("@mount.unionfs", Some("unionfs")),
             ("strata", None),
             ("mount.", None),
             ("mount.\u{e4}", None),

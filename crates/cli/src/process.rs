@@ -26,9 +26,21 @@ pub fn enter_namespace(namespace: &Path) -> Result<(), Failure> {
 /// Closes inherited descriptors above 2, which would pin files for the life of the mount. To be
 /// called before this process opens its own.
 pub fn close_inherited() {
+    close_all_but(-1);
+}
+
+/// As [`close_inherited`], except for one descriptor.
+pub fn close_inherited_except(kept: &impl std::os::fd::AsFd) {
+    close_all_but(std::os::fd::AsRawFd::as_raw_fd(&kept.as_fd()));
+}
+
+fn close_all_but(kept: i32) {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers: Vec<i32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|&fd| fd > 2).collect();
+    let numbers: Vec<i32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&fd| fd > 2 && fd != kept)
+        .collect();
     for fd in numbers {
         // The list includes the descriptor of the directory stream, which is closed already.
         let _ = nix::unistd::close(fd);

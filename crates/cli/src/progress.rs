@@ -28,6 +28,19 @@ impl Progress {
         stderr().is_terminal().then(|| Self { what, total: total(), began: Instant::now(), first: None, drawn: None })
     }
 
+    /// Reports that `done` of `total` items are finished; the total grows while items are found.
+    pub fn show_of(&mut self, done: u64, total: u64) {
+        self.total = total;
+        self.show(done);
+    }
+
+    /// Erases the line, before other output.
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
+        }
+    }
+
     /// Reports that `done` items are finished.
     pub fn show(&mut self, done: u64) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
@@ -45,6 +58,54 @@ impl Drop for Progress {
         if self.drawn.is_some() {
             let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
         }
+    }
+}
+
+/// The progress line of a command whose total is not known: files and bytes so far. It is erased
+/// on drop.
+#[derive(Debug)]
+pub struct Tally {
+    what: &'static str,
+    drawn: Option<Instant>,
+}
+
+impl Tally {
+    /// Returns a progress line, or `None` if stderr is not a terminal.
+    #[must_use]
+    pub fn on_terminal(what: &'static str) -> Option<Self> {
+        stderr().is_terminal().then_some(Self { what, drawn: None })
+    }
+
+    /// Reports the files and bytes so far.
+    pub fn show(&mut self, files: u64, bytes: u64) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let line = format!("{files} files {}, {}", self.what, amount(bytes));
+        let _ = write!(stderr(), "{CLEAR}{line}").and_then(|()| stderr().flush());
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
+        }
+    }
+}
+
+/// Formats an amount of space.
+#[must_use]
+pub fn amount(bytes: u64) -> String {
+    let units = ["GiB", "MiB", "KiB"].into_iter().zip([30, 20, 10]);
+    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
+    match unit {
+        Some((unit, shift)) => {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+        }
+        None => format!("{bytes} bytes"),
     }
 }
 
@@ -68,6 +129,15 @@ fn line(what: &str, done: u64, total: u64, rest: Option<Duration>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_have_units() {
+        for (bytes, text) in
+            [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (7 << 40, "7168.0 GiB")]
+        {
+            assert_eq!(amount(bytes), text);
+        }
+    }
 
     #[test]
     fn lines_show_count_percentage_and_remaining_time() {

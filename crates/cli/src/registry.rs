@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// All layer types; those over branches come first.
 static TYPES: &[&[LayerType]] =
-    &[&[unionfs::LAYER, lbfs::LAYER, wrapfs::LAYER], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
+    &[&[unionfs::LAYER, lbfs::LAYER, viewfs::LAYER, wrapfs::LAYER], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER]];
 
 /// Iterates over all layer types.
 pub fn types() -> impl Iterator<Item = &'static LayerType> {
@@ -33,6 +33,10 @@ impl Catalog for Registry {
 
     fn load(&self, path: &Path) -> Result<&'static LayerType, String> {
         plugin::load(path)
+    }
+
+    fn read_list(&self, path: &Path) -> Result<Vec<u8>, String> {
+        std::fs::read(path).map_err(|error| error.to_string())
     }
 
     fn suggest_path(&self, name: &str) -> Option<String> {

@@ -89,7 +89,8 @@ impl Stack {
     /// # Errors
     /// Names the step and the directory that failed.
     pub fn build(&self, options: &Options) -> Result<Ready, Failure> {
-        let situation = Situation { passthrough: options.passthrough, may_chown: process::may_chown() };
+        let situation =
+            Situation { passthrough: options.passthrough, may_chown: process::may_chown(), cache: options.cache };
         let opening = Opening { leaf_options: LeafOptions::of(options), situation };
         let mut collected = Collected::default();
         let layer = self.tree.open(&opening, &mut collected).map_err(|refused| refused.failure)?;
@@ -220,7 +221,7 @@ fn mount_flags(flags: MountFlags) -> fuse::Flags {
 }
 
 /// Whether the kernel counts the directory's file system as stacked on another one.
-fn is_stacked(place: &HostDir) -> bool {
+pub(crate) fn is_stacked(place: &HostDir) -> bool {
     const OVERLAY: u64 = 0x794c_7630;
     const FUSE: u64 = 0x6573_5546;
     const ECRYPTFS: u64 = 0xf15f;

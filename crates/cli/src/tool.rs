@@ -4,7 +4,7 @@ use crate::exit::{Exit, Failure};
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 /// Whether `program`, in any directory, has this name.
 #[must_use]
@@ -43,5 +43,22 @@ pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
             Err(Failure::system(format!("can't write to standard output: {error}")))
         }
         _ => Ok(()),
+    }
+}
+
+/// Prints one of a series of drawings; on a terminal it replaces the previous one. Returns false
+/// once the reader has closed the pipe.
+pub(crate) fn show_again(drawn: &str, json: bool) -> Result<bool, Failure> {
+    const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
+    let mut out = std::io::stdout();
+    let (before, after) = match (out.is_terminal(), json) {
+        (true, false) => (HOME_AND_CLEAR, ""),
+        (false, false) => ("", "\n"),
+        (_, true) => ("", ""),
+    };
+    match write!(out, "{before}{drawn}{after}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::system(format!("can't write to standard output: {error}"))),
     }
 }

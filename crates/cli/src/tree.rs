@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure};
 use crate::host_dir::{self, HostDir, Role};
 use crate::leaf::{Leaf, LeafOptions, OpenFailure};
 use crate::report::{Below, Part};
+use core::time::Duration;
 use hostfs::HostFs;
 use meter::{Counts, Meter};
 use rustix::io::Errno;
@@ -173,9 +174,16 @@ impl Tree {
     pub fn find(&self) -> Result<(), Failure> {
         let leaves = self.leaves();
         leaves.iter().try_for_each(|leaf| leaf.find())?;
-        let places: Vec<_> = leaves.iter().filter_map(|leaf| leaf.place()).collect();
+        let mut uses = Vec::new();
+        self.collect_uses(&[], &mut uses);
+        uses.retain(|leaf_use| leaf_use.leaf.place().is_some());
+        let places: Vec<_> = uses.iter().filter_map(|leaf_use| leaf_use.leaf.place()).collect();
         if places.len() > 1 {
-            host_dir::check_no_overlap(&places)?;
+            let common = |a: usize, b: usize| match (uses.get(a), uses.get(b)) {
+                (Some(a), Some(b)) => a.may_share_with(b),
+                _ => false,
+            };
+            host_dir::check_no_overlap(&places, common)?;
         }
         check_late(&leaves)?;
         self.check_writable()
@@ -198,6 +206,22 @@ impl Tree {
         match &self.bottom {
             Bottom::Directory { leaf, .. } => Some(leaf),
             Bottom::Branches(fan_out) => fan_out.branches.first().and_then(|(_, tree)| tree.first_leaf()),
+        }
+    }
+
+    /// Collects all directories at the bottom, with the alternatives that they belong to.
+    fn collect_uses<'a>(&'a self, within: &[(*const FanOut, usize)], uses: &mut Vec<LeafUse<'a>>) {
+        match &self.bottom {
+            Bottom::Directory { leaf, .. } => uses.push(LeafUse { leaf, within: within.to_vec() }),
+            Bottom::Branches(fan_out) => {
+                for (number, (_, tree)) in fan_out.branches.iter().enumerate() {
+                    let mut within = within.to_vec();
+                    if fan_out.declared.alternatives {
+                        within.push((core::ptr::from_ref(fan_out), number));
+                    }
+                    tree.collect_uses(&within, uses);
+                }
+            }
         }
     }
 
@@ -346,6 +370,35 @@ impl Tree {
     }
 }
 
+/// A directory at the bottom, and where it is used.
+struct LeafUse<'a> {
+    leaf: &'a Leaf,
+    /// The layers over alternatives above it, outermost first, and which of the alternatives it
+    /// belongs to.
+    within: Vec<(*const FanOut, usize)>,
+}
+
+impl LeafUse<'_> {
+    /// Whether both may be the same directory: in different alternatives, and not both changed.
+    fn may_share_with(&self, other: &Self) -> bool {
+        let differ = |(mine, theirs): (&(*const FanOut, usize), &(*const FanOut, usize))| {
+            mine.0 == theirs.0 && mine.1 != theirs.1
+        };
+        let written = (self.leaf.is_written(), other.leaf.is_written());
+        if written == (true, true) || !self.within.iter().zip(&other.within).any(differ) {
+            return false;
+        }
+        // The other alternative changes it, which must be visible at once.
+        if written.0 {
+            other.leaf.expect_changes();
+        }
+        if written.1 {
+            self.leaf.expect_changes();
+        }
+        true
+    }
+}
+
 impl LayerNode {
     fn of(spec: LayerSpec, context: &TreeContext) -> Result<Self, Failure> {
         let name = spec.kind.name;
@@ -426,15 +479,23 @@ impl FanOut {
         }
     }
 
+    /// Returns the options for opening the branches. One alternative can change a directory of
+    /// another, which then must not cache what it knows of it.
+    fn opening_below(&self, opening: &Opening) -> Opening {
+        let cache = if self.declared.alternatives { Some(Duration::ZERO) } else { opening.situation.cache };
+        Opening { situation: Situation { cache, ..opening.situation }, ..*opening }
+    }
+
     fn open(&self, opening: &Opening, collected: &mut Collected) -> Result<Arc<dyn Layer>, OpenFailure> {
         let refused = |wrong| OpenFailure { failure: Failure::mount(wrong), errno: Errno::IO, is_directory: false };
         let (settings, situation) = (&self.layer.settings, &opening.situation);
+        let below = self.opening_below(opening);
         match self.declared.make {
             Make::Opened(make) => {
                 let mut hosts = Vec::with_capacity(self.branches.len());
                 let opened = self.branches.iter().map(|(mode, tree)| {
                     let mut collected = Collected::default();
-                    let lower = tree.open(opening, &mut collected)?;
+                    let lower = tree.open(&below, &mut collected)?;
                     hosts.push(collected.hosts);
                     Ok(Branch { name: tree.name(), mode: *mode, lower })
                 });
@@ -446,7 +507,7 @@ impl FanOut {
             }
             Make::Reopened(make) => {
                 let wrong = Arc::new(OnceLock::new());
-                let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, *opening, &wrong));
+                let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, below, &wrong));
                 let made = make(reopened.collect(), settings, situation);
                 // An unreachable branch may return, but an invalid option remains invalid.
                 match wrong.get() {
@@ -639,7 +700,7 @@ mod tests {
         fs::write(dir.join("Uryyb"), "text").unwrap();
         let tree = tree(&format!("lbfs,dirs=/nonexistent/replica:[rot13 / {}]", dir.display()));
         tree.find().unwrap();
-        let situation = Situation { passthrough: None, may_chown: true };
+        let situation = Situation { passthrough: None, may_chown: true, cache: None };
         let opening = Opening { leaf_options: LeafOptions::of(&Options::default()), situation };
         let wrong = Arc::default();
         let branches = &tree.fan_out().unwrap().branches;

@@ -6,6 +6,7 @@ use crate::channel;
 use crate::edits::{Edit, Position, Which};
 use crate::exit::{Exit, Failure};
 use crate::live::WantedInUse;
+use crate::moves;
 use crate::tool::{self, print};
 use clap::{Args, CommandFactory as _, Parser};
 use core::fmt::Write as _;
@@ -30,10 +31,13 @@ Examples:
   unionctl /srv/tree --add --before 0 --mode rw /new  changes go to /new from now on
   unionctl /srv/tree --mode 1 ro                      the second branch is never changed again
   unionctl /srv/tree --remove --copyup /media/module  copy the files that are in use, then remove
+  unionctl /srv/tree --snapshot /srv/monday           later changes go to /srv/monday
+  unionctl /srv/pool --drain /disk3                   empty a disk and remove it
+  unionctl /srv/pool --rebalance                      even out the free space of the branches
   unionctl /srv/tree --query /srv/tree/etc/hosts      the branch that the file lives on
 
 Exit status: 0 success, 1 wrong arguments or no permission, 2 system error, 32 the union refused:
-the branches are unchanged.";
+the branches are unchanged; for --drain: files remain on the branch.";
 
 /// List and change the branches of a union while it is in use.
 #[derive(Debug, Parser)]
@@ -48,7 +52,8 @@ struct Cli {
 pub struct What {
     /// Any path in the mounted union, such as its mount point.
     union: PathBuf,
-    /// With --add: the directory to add, or a stack in brackets, as in the option dirs=.
+    /// With --add: the directory to add, or a stack in brackets, as in the option dirs=. With
+    /// --remove: the branch, if it does not follow directly.
     dir: Option<OsString>,
     /// List the branches, highest precedence first (the default).
     #[arg(long, conflicts_with_all = ["add", "remove", "mode", "query"])]
@@ -69,14 +74,30 @@ pub struct What {
     mode: Option<Vec<OsString>>,
     /// Remove branch B from the union; its files remain. Refused if files on it are open that would
     /// vanish, or be replaced by older versions.
-    #[arg(long, value_name = "B", conflicts_with = "query")]
-    remove: Option<OsString>,
+    #[arg(long, value_name = "B", num_args = 0..=1, conflicts_with = "query")]
+    remove: Option<Option<OsString>>,
     /// With --remove: first copy such files to a read-write branch before B.
     #[arg(long, requires = "remove", conflicts_with = "lazy")]
     copyup: bool,
     /// With --remove: such files remain usable until they are closed, like deleted files.
     #[arg(long, requires = "remove")]
     lazy: bool,
+    /// Take a snapshot: add the empty directory DIR as the first branch, for all later changes, and
+    /// make the other branches read-only. They never change again.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["add", "mode", "remove", "query", "list"])]
+    snapshot: Option<OsString>,
+    /// Move all files of branch B to the other rw branches while the union is in use, and remove B.
+    /// If it is interrupted or can't move everything, run it again. Stop programs that write to the
+    /// union first: they can miss a file for a moment while it moves.
+    #[arg(long, value_name = "B", conflicts_with_all = ["add", "remove", "mode", "query", "list"])]
+    drain: Option<OsString>,
+    /// Move files from the fullest rw branch to the emptiest, until all are nearly equally full.
+    #[arg(long, conflicts_with_all = ["add", "remove", "mode", "query", "list", "drain"])]
+    rebalance: bool,
+    /// With --rebalance: how much the used share of two file systems may differ, in percentage
+    /// points.
+    #[arg(long, value_name = "POINTS", requires = "rebalance", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=50))]
+    within: u8,
     /// Show the branch that FILE lives on, and what the other branches have in its place.
     #[arg(long, value_name = "FILE")]
     query: Option<PathBuf>,
@@ -110,6 +131,9 @@ pub fn run(args: &[OsString]) -> Exit {
 pub fn execute(what: &What) -> Result<(), Failure> {
     if let Some(file) = &what.query {
         return query(what, file);
+    }
+    if what.drain.is_some() || what.rebalance {
+        return move_files(what);
     }
     let edit = edit_of(what)?;
     let list = match &edit {
@@ -159,10 +183,17 @@ fn edit_of(what: &What) -> Result<Option<Edit>, Failure> {
         let branch = branches::branch_of(Path::new(dir), mode.as_deref())?;
         return Ok(Some(Edit::Add { branch, position }));
     }
-    if let Some(dir) = &what.dir {
-        return extra(dir);
+    if let (Some(dir), None) = (&what.snapshot, &what.dir) {
+        return Ok(Some(Edit::Snapshot(branches::branch_of(Path::new(dir), None)?)));
     }
-    match (mode, &what.remove) {
+    // `--remove --copyup B`: B was taken for the directory to add.
+    let removed = match (&what.remove, &what.dir) {
+        (Some(None), Some(branch)) | (Some(Some(branch)), None) => Some(branch),
+        (Some(None), None) => return Err(Failure::usage("--remove: needs the branch to remove")),
+        (_, Some(dir)) => return extra(dir),
+        (None, None) => None,
+    };
+    match (mode, removed) {
         (_, Some(branch)) => Ok(Some(Edit::Remove(which(branch)))),
         ([branch, mode], None) => Ok(Some(Edit::Mode(which(branch), mode.to_string_lossy().into_owned()))),
         ([_], None) => Err(Failure::usage("--mode: needs a branch and a mode, or --add")),
@@ -170,14 +201,37 @@ fn edit_of(what: &What) -> Result<Option<Edit>, Failure> {
     }
 }
 
-fn query(what: &What, file: &Path) -> Result<(), Failure> {
+fn move_files(what: &What) -> Result<(), Failure> {
+    let moved = match &what.drain {
+        Some(branch) => moves::drain(&what.union, &Which(branch.clone().into_vec()))?,
+        None => moves::rebalance(&what.union, f64::from(what.within))?,
+    };
+    match what.json {
+        true => {
+            let json = serde_json::to_string(&moved).map_err(|error| Failure::system(error.to_string()))?;
+            print(format!("{json}\n"))
+        }
+        false => print(moves::describe(&moved)),
+    }
+}
+
+/// Fails if the file is not in the union.
+///
+/// # Errors
+/// Names the file and the reason.
+pub(crate) fn check_within(union: &Path, file: &Path) -> Result<(), Failure> {
     let device = |path: &Path| {
         let metadata = path.metadata();
         metadata.map(|metadata| metadata.dev()).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
     };
-    if device(&what.union)? != device(file)? {
-        return Err(Failure::usage(format!("{}: not in the union {}", file.display(), what.union.display())));
+    if device(union)? == device(file)? {
+        return Ok(());
     }
+    Err(Failure::usage(format!("{}: not in the union {}", file.display(), union.display())))
+}
+
+fn query(what: &What, file: &Path) -> Result<(), Failure> {
+    check_within(&what.union, file)?;
     let reply = channel::text(file, QUERY)?;
     if what.json {
         return print(format!("{reply}\n"));
@@ -243,6 +297,8 @@ mod tests {
             (&["--add", "/a:b=c"], add(r"/a\:b\=c", Position::Default)),
             (&["--add", "[zstd / /b]", "--mode", "rw"], add("[zstd / /b]=rw", Position::Default)),
             (&["--remove", "/d", "--copyup"], Edit::Remove(which("/d"))),
+            (&["--remove", "--copyup", "/d"], Edit::Remove(which("/d"))),
+            (&["--lazy", "--remove", "/d"], Edit::Remove(which("/d"))),
             (&["--mode", "1", "ro"], Edit::Mode(which("1"), "ro".to_owned())),
         ] {
             assert_eq!(edit(words), Ok(Some(want)), "{words:?}");
@@ -257,6 +313,7 @@ mod tests {
             &["/d"],
             &["--mode", "ro"],
             &["--remove", "/d", "/e"],
+            &["--remove", "--copyup"],
             &["--add", "/d", "--remove", "/e"],
             &["--before", "0", "/d"],
             &["--copyup"],

@@ -7,10 +7,8 @@
 
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
-use crate::mountinfo::Mount;
-use crate::options::Type;
 use crate::progress::Progress;
-use crate::{channel, lower, mountinfo, tool};
+use crate::{channel, lower, tool};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use core::time::Duration;
 use fuse::control::Error;
@@ -252,26 +250,14 @@ fn own() -> Cx<'static> {
 /// directory.
 fn offline(dir: &Path) -> Result<Target, Failure> {
     let real = dir.canonicalize().map_err(|error| Failure::mount(format!("{}: {error}", dir.display())))?;
-    // Other file systems are not accessed, since they might hang.
-    for mount in mountinfo::read().iter().filter(|mount| is_ours(mount)) {
-        for lower in lower::find(mount.point()).unwrap_or_default() {
-            if real.starts_with(&lower.path) || lower.path.starts_with(&real) || real.starts_with(mount.point()) {
-                return Err(Failure::usage(format!(
-                    "{}: in use by the mount at {}; convert it there, or unmount it first",
-                    dir.display(),
-                    mount.point().display()
-                )));
-            }
-        }
+    if let Some(point) = lower::mount_over(&real) {
+        let (dir, point) = (dir.display(), point.display());
+        return Err(Failure::usage(format!(
+            "{dir}: in use by the mount at {point}; convert it there, or unmount it first"
+        )));
     }
     let host = HostFs::open(&real, HostOptions::default()).map_err(|error| Failure::mount(error.to_string()))?;
     Ok(Target::Offline(UsenetFs::new(host, SchemeChoice::default()).root()))
-}
-
-/// Whether the mount has a type of Strata.
-fn is_ours(mount: &Mount) -> bool {
-    let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
-    kind.and_then(Type::of).is_some()
 }
 
 fn refusal(dir: &Path, command: &str, error: Error) -> Failure {

@@ -97,11 +97,41 @@ fn mounting_md_has_every_flag() {
 #[test]
 fn the_page_of_a_layer_has_its_options() {
     let general = options("wrapfs");
-    for kind in ["unionfs", "lbfs", "snoopfs", "usenetfs", "zstd"] {
-        let name = format!("{kind}.md");
+    for kind in ["unionfs", "lbfs", "viewfs", "snoopfs", "usenetfs", "zstd"] {
+        let name = if kind == "viewfs" { "views.md".to_owned() } else { format!("{kind}.md") };
         let shown = rows(&page(&name)).into_iter().flat_map(|(options, _)| options);
         // A page may describe how a general option behaves with the layer.
         let shown = shown.filter(|(name, _)| !general.contains_key(name)).collect();
         compare(&name, &shown, &own_options(kind));
     }
+}
+
+/// Returns the options of a subcommand of strata: those in its help, at the beginning of a line.
+fn options_of_command(command: &str) -> Vec<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_strata")).args([command, "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let words = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let names =
+        words.flat_map(|line| line.split_whitespace().filter(|word| word.starts_with("--")).map(long_name).take(1));
+    let mut names: Vec<_> = names.filter(|name| name != "--help" && name != "--version").collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Returns `--name` of `--name[=VALUE]`.
+fn long_name(word: &str) -> String {
+    word.split(['[', '=', ',', ' ']).next().unwrap().to_owned()
+}
+
+#[test]
+fn sandbox_md_has_the_options_of_strata_run() {
+    let page = page("sandbox.md").replace("\\|", "\u{1}");
+    let lines = page.lines().skip_while(|line| !line.starts_with("| option |")).skip(2);
+    let cells = lines.take_while(|line| line.starts_with('|')).map(|line| line.split('|').nth(1).unwrap().to_owned());
+    let mut shown: Vec<_> = cells
+        .flat_map(|cell| cell.split('`').filter(|code| code.starts_with("--")).map(long_name).collect::<Vec<_>>())
+        .collect();
+    shown.sort();
+    assert_eq!(shown, options_of_command("run"));
 }

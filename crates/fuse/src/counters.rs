@@ -1,6 +1,7 @@
 //! Counters of a session: requests by opcode and transport, passthrough, notifications.
 
 use crate::Opcode;
+use crate::latency::Latencies;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,6 +33,7 @@ pub(crate) struct Counters {
     pub(crate) interrupts: AtomicU64,
     pub(crate) forgotten: AtomicU64,
     pub(crate) spliced: AtomicU64,
+    pub(crate) latencies: Latencies,
 }
 
 impl Counters {
@@ -48,6 +50,7 @@ impl Counters {
             interrupts: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             spliced: AtomicU64::new(0),
+            latencies: Latencies::default(),
         }
     }
 

@@ -78,10 +78,17 @@ impl Dispatcher {
 
     /// Runs the request's handler. If it panics, the request fails with `EIO`.
     pub(crate) fn run(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {
-        if tracing::enabled!(tracing::Level::TRACE) {
-            return trace::traced(frame, |frame| self.run_handler(frame, counters));
+        let (opcode, begun) = (frame.opcode, counters.latencies.begin());
+        let outcome = if tracing::enabled!(tracing::Level::TRACE) {
+            trace::traced(frame, |frame| self.run_handler(frame, counters))
+        } else {
+            self.run_handler(frame, counters)
+        };
+        // It runs again on a thread that may block.
+        if let Some(begun) = begun.filter(|_| outcome != Outcome::MayBlock) {
+            counters.latencies.record(opcode, begun.elapsed());
         }
-        self.run_handler(frame, counters)
+        outcome
     }
 
     fn run_handler(&self, frame: &mut Frame<'_>, counters: &Counters) -> Outcome {

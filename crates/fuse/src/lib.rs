@@ -34,6 +34,7 @@ mod fusermount;
 mod heap_trim;
 mod inflight;
 mod init;
+mod latency;
 mod mount;
 mod notify;
 pub mod offline;
@@ -61,7 +62,8 @@ pub use error::MountError;
 pub use filesystem::{Filesystem, Reply};
 pub use heap_trim::trim_heap;
 pub use init::{Agreed, InitConfig};
-pub use mount::{Flags, MountOptions, Mounter, Transport};
+pub use latency::{BUCKETS, LatencySnapshot};
+pub use mount::{Connection, Flags, MountOptions, Mounter, Transport};
 pub use notify::Notifier;
 pub use opcode::Opcode;
 pub use request::Request;
@@ -73,3 +75,11 @@ pub use session::Session;
 ///
 /// The number is that of the kernel-internal `EIOCBQUEUED`, which never reaches a program.
 pub const MAY_BLOCK: Errno = Errno::from_raw_os_error(529);
+
+/// Whether `file` is the only open file for its inode, which no process has open or mapped
+/// otherwise. With `readers`, others may have it open or mapped for reading. False if the file
+/// system can't tell.
+#[must_use]
+pub fn is_only_user(file: std::os::fd::BorrowedFd<'_>, readers: bool) -> bool {
+    sys::is_only_user(file, readers)
+}

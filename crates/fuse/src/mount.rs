@@ -1,15 +1,16 @@
 //! Mounting and unmounting, as root or through fusermount3.
 
-use crate::fusermount;
-use crate::{Errno, MountError};
+use crate::{Errno, MountError, device, fusermount};
 use rustix::fd::OwnedFd;
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount, unmount,
 };
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 /// Transport of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,6 +187,33 @@ impl MountOptions {
 pub(crate) enum Attached {
     Direct,
     Fusermount,
+    /// By another process, which also unmounts it.
+    Elsewhere,
+}
+
+/// A connection to the kernel whose file system nobody serves and that is not attached anywhere
+/// yet. One process can create it, in its own user and mount namespace, and another one can serve
+/// it ([`crate::Session::serve_device`]).
+#[derive(Debug)]
+pub struct Connection {
+    /// The descriptor of /dev/fuse to read requests from.
+    pub device: OwnedFd,
+    /// The detached mount, for move_mount(2). Path lookups on it wait until the device is served.
+    pub mount: OwnedFd,
+}
+
+impl Connection {
+    /// Creates a connection and its mount. The options' mount point is not used.
+    ///
+    /// # Errors
+    /// The step that failed and the reason.
+    pub fn new(options: &MountOptions) -> Result<Self, MountError> {
+        let device = device::open().map_err(|error| MountError::new("opening /dev/fuse", error))?;
+        let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)
+            .map_err(|error| MountError::new("opening the file system type fuse", error))?;
+        let mount = prepare_new(options, &device, &fs)?;
+        Ok(Self { device, mount })
+    }
 }
 
 /// A superblock that may not be attached yet.
@@ -280,6 +308,43 @@ fn mount_old(options: &MountOptions, mountpoint: &Path, device: &OwnedFd) -> Res
         .map_err(|error| MountError::new("mounting", error))
 }
 
+/// How long mounting waits for the attributes of the root directory.
+const ROOT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Makes the kernel fetch the attributes of the root directory before the mount is used.
+///
+/// Until then the kernel takes the root directory's mode to be 0. It discards attributes that are
+/// under way when the server notifies it of a change, and then checks permissions by those that it
+/// has: the first users of the mount could get `EACCES`.
+pub(crate) fn fetch_root(prepared: &Prepared, mountpoint: &Path) {
+    let root = match prepared {
+        Prepared::Mount(mount) => mount.try_clone().ok(),
+        Prepared::Done => {
+            rustix::fs::open(mountpoint, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+        }
+    };
+    let Some(root) = root else { return };
+    // A file system below may hang.
+    let (done, fetched) = sync_channel(1);
+    let fetch = move || {
+        let _unusable = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH);
+        drop(root);
+        let _late = done.send(());
+    };
+    if std::thread::Builder::new().name("fuse-root".to_owned()).spawn(fetch).is_ok() {
+        let _late = fetched.recv_timeout(ROOT_TIMEOUT);
+    }
+}
+
+impl Connection {
+    /// Makes the kernel fetch the attributes of the root directory, before it is used, from the
+    /// process that serves the device. Waits for the reply, however long that takes: a process that
+    /// creates a PID namespace can't start a thread to wait.
+    pub fn fetch_root(mount: &OwnedFd) {
+        let _unusable = rustix::fs::statat(mount, "", AtFlags::EMPTY_PATH);
+    }
+}
+
 /// Attaches the mount at its mount point.
 pub(crate) fn attach(prepared: &Prepared, mountpoint: &Path) -> Result<(), MountError> {
     match prepared {
@@ -303,6 +368,7 @@ pub(crate) fn detach(attached: Attached, mountpoint: &Path, lazy: bool) -> Resul
             Err(_) if lazy => fusermount::unmount(mountpoint, true),
             result => result,
         },
+        Attached::Elsewhere => Ok(()),
     }
 }
 

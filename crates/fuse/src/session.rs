@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::device::{self, Readers};
 use crate::dispatch::Dispatcher;
 use crate::inflight::InFlight;
+use crate::latency::LatencySnapshot;
 use crate::mount::{self, Attached, Mounter, Prepared};
 use crate::request::parse;
 use crate::ring::{self, Plan, Rings};
@@ -93,6 +94,7 @@ impl Session {
         let started = early.map_or_else(|| session.serve(fs), Ok)?;
         let attached = await_start(&started).and_then(|()| {
             session.raise_readahead(&prepared);
+            mount::fetch_root(&prepared, &session.mountpoint);
             mount::attach(&prepared, &session.mountpoint)
         });
         if attached.is_err() && matches!(prepared, Prepared::Done) {
@@ -113,9 +115,27 @@ impl Session {
             let _gone = fusermount::unmount(&session.mountpoint, true);
         }
         result.map(|()| {
+            mount::fetch_root(&Prepared::Done, &session.mountpoint);
             session.warn_about_readahead();
             session
         })
+    }
+
+    /// Serves the device of a [`crate::Connection`] that another process may have created. Returns
+    /// once INIT is complete. [`Self::stop`] has no effect: the session ends when the file system
+    /// is no longer mounted anywhere.
+    ///
+    /// # Errors
+    /// The step that failed and the reason.
+    #[expect(clippy::needless_pass_by_value, reason = "the session keeps it while mounted")]
+    pub fn serve_device(
+        options: &MountOptions,
+        device: OwnedFd,
+        fs: Arc<dyn Filesystem>,
+    ) -> Result<Arc<Self>, MountError> {
+        let session = Self::new(options, device, options.mountpoint.clone(), Attached::Elsewhere);
+        session.serve(&fs).and_then(|started| await_start(&started))?;
+        Ok(session)
     }
 
     /// Returns a session that is not mounted and reads `device`.
@@ -302,6 +322,29 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
+    }
+
+    /// Returns how long the handlers of each opcode took while that was measured, since
+    /// [`Session::start_latencies`].
+    #[must_use]
+    pub fn latencies(&self) -> Vec<LatencySnapshot> {
+        self.counters.latencies.snapshot()
+    }
+
+    /// Whether the time of handlers is measured.
+    #[must_use]
+    pub fn measures_latencies(&self) -> bool {
+        self.counters.latencies.is_measuring()
+    }
+
+    /// Starts to measure the time of handlers, from zero.
+    pub fn start_latencies(&self) {
+        self.counters.latencies.start();
+    }
+
+    /// Stops to measure the time of handlers. The results remain.
+    pub fn stop_latencies(&self) {
+        self.counters.latencies.stop();
     }
 
     /// Returns the mount point.

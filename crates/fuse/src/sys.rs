@@ -12,6 +12,8 @@ const DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
+/// Not in the libc crate. The value of all common architectures.
+const F_SETSIG: libc::c_int = 10;
 
 fn check(result: libc::c_int) -> Result<i32, Errno> {
     if result < 0 { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) } else { Ok(result) }
@@ -53,6 +55,25 @@ pub(crate) fn control(file: BorrowedFd<'_>, frame: &mut [u8; FRAME]) -> Result<(
     // size and outlives the call. The caller has checked that `file` is a regular file or a
     // directory: no kernel file system knows the number, and FUSE honours the declared size.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(CONTROL), frame.as_mut_ptr()) }).map(drop)
+}
+
+/// Whether `file` is the only open file for its inode: no process has the inode open or mapped
+/// otherwise. With `readers`, others may have it open or mapped for reading. A file system without
+/// leases gives no answer: false.
+pub(crate) fn is_only_user(file: BorrowedFd<'_>, readers: bool) -> bool {
+    let lease = if readers { libc::F_RDLCK } else { libc::F_WRLCK };
+    let fd = file.as_raw_fd();
+    // A process that opens the file during the lease waits until it ends, and the holder gets a
+    // signal: one that is ignored by default, not SIGIO, which would end the process.
+    // SAFETY: these commands have an integer argument.
+    let signal = check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) });
+    // SAFETY: as above.
+    if signal.is_err() || check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, lease) }).is_err() {
+        return false;
+    }
+    // SAFETY: as above.
+    let _ended_by_close_otherwise = check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) });
+    true
 }
 
 /// Blocks all signals in the calling thread, so that they reach the program's own threads.

@@ -125,6 +125,30 @@ impl Shared {
         if inside { Ok(vnode) } else { Err(Errno::STALE) }
     }
 
+    /// Returns this layer's vnode of an object of another layer. The object may lie outside of this
+    /// layer's root.
+    ///
+    /// # Errors
+    /// `EXDEV` if the other layer is not a directory of the same file system, or if its objects
+    /// can't be opened by handle.
+    pub(crate) fn adopt(self: &Arc<Self>, object: &Arc<dyn Vnode>) -> Result<Arc<HostVnode>> {
+        let theirs = object.as_any().downcast_ref::<HostVnode>().ok_or(Errno::XDEV)?;
+        let handle = match theirs.locator() {
+            Locator::Small(_, handle) => FileHandle::Small(handle.clone()),
+            Locator::Large(_, handle) => FileHandle::Large(handle.clone()),
+            Locator::Root(_) | Locator::Place(..) => return Err(Errno::XDEV),
+        };
+        if self.handles.is_none() || theirs.fs().root_dev != self.root_dev {
+            return Err(Errno::XDEV);
+        }
+        // Opened on this layer's mount: the kernel links nothing across mounts.
+        let fd = handle.open(self.root.as_fd(), PATH_ONLY.bits().cast_signed())?;
+        if inode_of(&fd)? != inode_of(theirs.fd()?)? {
+            return Err(Errno::XDEV);
+        }
+        self.downcast(&self.root_vnode()?.entry_of_fd(fd.as_fd(), None)?.vnode)
+    }
+
     /// Whether the directory lies inside the root.
     fn is_inside(&self, dir: &OwnedFd) -> Result<bool> {
         let mut at = inode_of(dir)?;

@@ -116,7 +116,10 @@ impl HostVnode {
     }
 
     pub(crate) fn create_link(&self, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
-        let target = self.same_layer(target)?;
+        let target = match self.same_layer(target) {
+            Err(Errno::XDEV) => self.fs().adopt(target)?,
+            other => other?,
+        };
         let dir = self.dir_to_change()?;
         let fd = target.fd()?;
         let created =

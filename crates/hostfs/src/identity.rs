@@ -38,14 +38,16 @@ pub(crate) fn number(root_dev: u64, inode: HostInode, handle: Option<&FileHandle
     if is_direct(root_dev, inode) {
         return inode.ino;
     }
-    let hash = match handle {
-        Some(handle) => {
-            let (kind, bytes) = handle.parts();
-            fold(fold(OFFSET, &kind.to_le_bytes()), bytes)
-        }
-        None => fold(fold(OFFSET, &inode.dev.to_le_bytes()), &inode.ino.to_le_bytes()),
-    };
-    mix(hash) | 1 << 63
+    match handle {
+        Some(handle) => hash_of_handle(handle),
+        None => mix(fold(fold(OFFSET, &inode.dev.to_le_bytes()), &inode.ino.to_le_bytes())) | 1 << 63,
+    }
+}
+
+/// Returns the number of the object with this handle if it is not its inode number.
+pub(crate) fn hash_of_handle(handle: &FileHandle) -> u64 {
+    let (kind, bytes) = handle.parts();
+    mix(fold(fold(OFFSET, &kind.to_le_bytes()), bytes)) | 1 << 63
 }
 
 /// Returns the generation of an object with this file handle.

@@ -8,10 +8,12 @@ use crate::dirs::{DirCache, Listings};
 use crate::handle::FileHandle;
 use crate::hot::HotFiles;
 use crate::identity::{self, HostInode};
+use crate::lifetimes::Lifetimes;
 use crate::name_cache::NameCache;
 use crate::opened::SharedFiles;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Locator};
+use crate::watch::{Registration, Watch};
 use core::fmt;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Statx, StatxFlags};
@@ -20,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::Duration;
-use vnode::{Command, Cx, Errno, Finder, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Finder, Layer, NothingChanges, Properties, Reports, Result, Upcalls, Vnode};
 
 /// Options for opening a host directory as a layer.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,15 @@ pub struct HostOptions {
     pub handles: bool,
     /// Use a private clone of the mount where that is permitted.
     pub detach: bool,
+    /// Without a private clone: mount points inside the directory don't exist, instead of failing
+    /// with `EXDEV`.
+    pub hide_mounts: bool,
+    /// The out-of-band changes to report, where privileges and the file system permit it.
+    pub watch: Watch,
+    /// Whether other parts of this process may change the directory. Such changes are not reported.
+    pub changed_within_process: bool,
+    /// How long replies may be cached that can change without a report; `None` for any time.
+    pub unreported_lifetime: Option<Duration>,
 }
 
 impl Default for HostOptions {
@@ -53,6 +64,10 @@ impl Default for HostOptions {
             name_cache_ttl: Duration::from_secs(1),
             handles: true,
             detach: true,
+            hide_mounts: false,
+            watch: Watch::Off,
+            changed_within_process: false,
+            unreported_lifetime: None,
         }
     }
 }
@@ -145,6 +160,9 @@ pub(crate) struct Shared {
     /// The root directory, on a private mount if `detached`.
     pub(crate) root: Arc<OwnedFd>,
     pub(crate) detached: bool,
+    /// Whether mount points inside the directory count as missing. Otherwise they fail with
+    /// `EXDEV`.
+    pub(crate) hide_mounts: bool,
     /// Keeps the private mount attached. If this descriptor were closed, the mount would count as
     /// unmounted, and the kernel would take the system-wide mount lock whenever a path on it is
     /// released, so in every system call.
@@ -180,12 +198,18 @@ pub(crate) struct Shared {
     pub(crate) names: NameCache,
     /// Whether `names` is used.
     cache_names: bool,
+    lists_all_names: bool,
     /// Lock for the case that objects are reopened by name: taken for reading by operations that
     /// rely on names, and for writing by those that change names, so that nobody sees a name
     /// between its change on the host and the update here. See [`Shared::read_places`].
     places: RwLock<()>,
     /// Whether the file system lacks `RWF_NOWAIT`; set by the first read that fails with it.
     pub(crate) no_nowait: AtomicBool,
+    /// Set if out-of-band changes are reported.
+    pub(crate) watch: Option<Registration>,
+    /// Whether `watch` reports each change of an entry.
+    reports_all_entries: bool,
+    pub(crate) lifetimes: Lifetimes,
     /// The root's vnode, which owns this structure.
     pub(crate) root_vnode: OnceLock<Weak<HostVnode>>,
 }
@@ -211,6 +235,10 @@ pub(crate) struct FsTraits {
     pub(crate) open_once: bool,
     /// Every name that a lookup finds is also listed in its directory.
     lists_all_names: bool,
+    /// Nothing on it ever changes.
+    immutable: bool,
+    /// Each change of an entry passes the kernel's hooks for fanotify(7) on this file system.
+    reports_entries: bool,
     /// The entries whose `d_ino` can differ from their `st_ino`.
     pub(crate) unreliable_d_ino: UnreliableIno,
 }
@@ -253,7 +281,8 @@ impl FsTraits {
         const ISO9660: u64 = 0x9660;
         let none = Self::default();
         match magic {
-            NFS | SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
+            NFS => Self { may_hang: true, needs_flush: true, lists_all_names: true, ..none },
+            SMB | CIFS | SMB2 | AFS | CODA => Self { may_hang: true, needs_flush: true, ..none },
             V9FS | CEPH => Self { may_hang: true, ..none },
             GFS2 | OCFS2 => Self { may_hang: true, ..none },
             // A FUSE file system returns handles even for nodes that it can't find again once
@@ -266,12 +295,16 @@ impl FsTraits {
                 ..none
             },
             OVERLAY => Self { unreliable_d_ino: UnreliableIno::All, ..none },
-            EXT4 => Self { open_once: true, lists_all_names: true, ..none },
-            TMPFS | RAMFS => Self { open_once: true, in_memory: true, lists_all_names: true, ..none },
+            EXT4 => Self { open_once: true, lists_all_names: true, reports_entries: true, ..none },
+            TMPFS | RAMFS => {
+                Self { open_once: true, in_memory: true, lists_all_names: true, reports_entries: true, ..none }
+            }
             BTRFS => {
                 Self { open_once: true, unreliable_d_ino: UnreliableIno::Directories, lists_all_names: true, ..none }
             }
-            XFS | F2FS | SQUASHFS | EROFS | ISO9660 => Self { open_once: true, ..none },
+            XFS | F2FS => Self { open_once: true, reports_entries: true, ..none },
+            ISO9660 => Self { open_once: true, immutable: true, ..none },
+            SQUASHFS | EROFS => Self { open_once: true, immutable: true, lists_all_names: true, ..none },
             _ => none,
         }
     }
@@ -297,9 +330,33 @@ impl HostFs {
             handles.and_then(|_| HandleBuilder::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
         let budget = Budget::of_process();
         let keeps_files = handles.is_some() && traits.open_once;
+        let root = Arc::new(root);
+        let watch = if traits.immutable || traits.may_hang || handles.is_none() || options.watch == Watch::Off {
+            None
+        } else {
+            // Without privileges, or on a file system without handles that fanotify can use.
+            Registration::new(&root, dev_of(&stat), detached, options.watch).ok()
+        };
+        let mut name_cache_ttl = options.name_cache_ttl;
+        if let (None, Some(limit)) = (&watch, options.unreported_lifetime) {
+            // A name that appears is found after this time and that of the caches above.
+            name_cache_ttl = name_cache_ttl.min(limit / 2);
+        }
+        // A report refers to an object by the inode number in its handle.
+        let finds_reported = handles.is_some_and(|rule| rule.ino_at.is_some());
+        let reports_all_entries = traits.reports_entries && finds_reported && !options.changed_within_process;
+        let lifetimes = match options.unreported_lifetime {
+            Some(_) if traits.immutable => Lifetimes::default(),
+            Some(limit) => Lifetimes {
+                names: watch.is_none().then_some(limit),
+                files: (!watch.as_ref().is_some_and(Registration::sees_writes)).then_some(limit),
+            },
+            None => Lifetimes::default(),
+        };
         let shared = Shared {
-            root: Arc::new(root),
+            root,
             detached,
+            hide_mounts: options.hide_mounts,
             _tree: tree,
             root_dev: dev_of(&stat),
             root_inode: HostInode { dev: dev_of(&stat), ino: stat.stx_ino },
@@ -318,10 +375,14 @@ impl HostFs {
             listings: Listings::new(options.listings, Arc::clone(&budget)),
             budget,
             opened: SharedFiles::default(),
-            names: NameCache::new(options.name_cache_ttl),
-            cache_names: handles.is_some() && traits.lists_all_names && !options.name_cache_ttl.is_zero(),
+            names: NameCache::new(name_cache_ttl),
+            lists_all_names: traits.lists_all_names,
+            cache_names: handles.is_some() && traits.lists_all_names && !traits.may_hang && !name_cache_ttl.is_zero(),
             places: RwLock::new(()),
             no_nowait: AtomicBool::new(false),
+            watch,
+            reports_all_entries,
+            lifetimes,
             root_vnode: OnceLock::new(),
         };
         Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
@@ -331,6 +392,12 @@ impl HostFs {
     #[must_use]
     pub fn uses_handles(&self) -> bool {
         self.root.fs().handles.is_some()
+    }
+
+    /// Whether out-of-band changes of names and attributes are reported, or can't happen.
+    #[must_use]
+    pub fn reports_changes(&self) -> bool {
+        self.root.fs().watch.is_some() || self.root.fs().traits.immutable
     }
 
     /// Whether the tree is a private clone of its mount, without any mounts on it or inside it.
@@ -505,6 +572,12 @@ impl Shared {
         if self.is_read_only() { Err(Errno::ROFS) } else { Ok(()) }
     }
 
+    /// Whether every name that a lookup finds is also listed, except in directories with encoded
+    /// names.
+    pub(crate) fn lists_all_names(&self) -> bool {
+        self.lists_all_names
+    }
+
     /// Whether the name cache may return negative lookups.
     pub(crate) fn caches_names(&self) -> bool {
         self.cache_names
@@ -548,8 +621,20 @@ impl Layer for HostFs {
         }
     }
 
-    fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
-        // This layer does not detect out-of-band changes.
+    fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        let fs = self.root.fs();
+        if let Some(watch) = &fs.watch {
+            watch.start(fs, upcalls);
+        }
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        let fs = self.root.fs();
+        match &fs.watch {
+            _ if fs.traits.immutable => Some(Arc::new(NothingChanges)),
+            Some(watch) if fs.reports_all_entries => watch.reports(),
+            _ => None,
+        }
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

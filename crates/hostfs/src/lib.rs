@@ -17,6 +17,9 @@
 //! * **Negative lookups are cached**: after several failed lookups in a directory, the layer lists
 //!   the directory once. Further negative lookups then need no system call. Out-of-band changes
 //!   become visible after [`HostOptions::name_cache_ttl`].
+//! * **Out-of-band changes are reported** to the layer above where [`Watch`] asks for it, the
+//!   server has `CAP_SYS_ADMIN`, and the file system is local. Elsewhere the layer can limit how
+//!   long names and attributes are cached ([`HostOptions::unreported_lifetime`]).
 //! * **The caller owns the objects it creates**: the thread switches its file-system uid and gid
 //!   for the one system call that creates the object. The host applies the caller's umask, so
 //!   default ACLs work as they do natively. For this, each thread that creates objects leaves the
@@ -34,6 +37,7 @@
 //! | `dirs`, `opened`, `hot`, `descriptors` | descriptor caches, and how many each user may have |
 //! | `caller` | the caller's ids and umask |
 //! | `claim` | exclusive use of the directory |
+//! | `watch`, `fanotify`, `lifetimes` | reports of out-of-band changes; what may be cached without them |
 //! | `attr`, `create`, `remove`, `readdir`, `xattr`, `ioctl`, `file` | the operations |
 //! | `sys` | system calls without a safe form in rustix; the only module with `unsafe` |
 #![deny(unsafe_code)]
@@ -46,12 +50,14 @@ mod claim;
 mod create;
 mod descriptors;
 mod dirs;
+mod fanotify;
 mod file;
 mod handle;
 mod hot;
 mod identity;
 mod ioctl;
 mod layer;
+mod lifetimes;
 mod name_cache;
 mod opened;
 mod readdir;
@@ -60,9 +66,12 @@ mod reopen;
 mod sys;
 mod table;
 mod vnode_impl;
+mod watch;
 mod xattr;
 
 pub use layer::{AccessTimes, HostFs, HostOptions, OpenError, When};
+pub use sys::restrict_mounts;
+pub use watch::Watch;
 
 #[cfg(test)]
 mod tests;

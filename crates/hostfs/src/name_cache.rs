@@ -132,6 +132,13 @@ impl NameCache {
         self.shard(dir).retain(|known| known.id != dir);
     }
 
+    /// Drops the names of all directories.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
     /// Counts a negative lookup. If the directory has to be listed now, returns the number of that
     /// listing.
     fn count_miss(&self, id: u64) -> Option<u64> {
@@ -225,6 +232,17 @@ impl HostVnode {
             cached = fs.names.query(self.number(), name);
         }
         cached == Cached::Missing
+    }
+
+    /// Whether lookups in this directory find exactly the listed names.
+    pub(crate) fn lists_all_names(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.fs().lists_all_names()
+            && self.reopen(flags).is_ok_and(|fd| match rustix::fs::ioctl_getflags(&fd) {
+                Ok(flags) => flags.bits() & ENCODED_NAMES == 0,
+                // File systems without such flags have no encoded names.
+                Err(errno) => matches!(errno, Errno::NOTTY | Errno::OPNOTSUPP),
+            })
     }
 
     /// Records a negative lookup in this directory.

@@ -83,7 +83,8 @@ impl Shared {
     }
 
     /// Opens `name` in `dir`. Unless the layer owns a private mount, a mount point is not entered
-    /// (`EXDEV`): it may be our own FUSE mount, and the request would wait for this very thread.
+    /// (`EXDEV`, or `ENOENT` if mount points are hidden): it may be our own FUSE mount, and the
+    /// request would wait for this very thread.
     pub(crate) fn open_name(&self, dir: impl AsFd, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = dir.as_fd();
@@ -94,6 +95,7 @@ impl Shared {
         retry(|| match rustix::fs::openat2(dir, name, flags, Mode::empty(), beneath) {
             // A concurrent rename: the kernel could not verify the path.
             Err(Errno::AGAIN) => Err(Errno::INTR),
+            Err(Errno::XDEV) if self.hide_mounts => Err(Errno::NOENT),
             other => other,
         })
     }

@@ -5,10 +5,14 @@ use crate::layer::{AccessTimes, When};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
+use std::time::Duration;
 use vnode::{Errno, Result};
 
 /// Maximum length of a file handle in bytes (`MAX_HANDLE_SZ`).
 pub(crate) const HANDLE_MAX: usize = 128;
+
+/// How often an open by handle is repeated after `ENOMEM`.
+const NOMEM_ATTEMPTS: u32 = 100;
 
 /// `struct file_handle` with space for the longest handle.
 #[repr(C)]
@@ -59,6 +63,7 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], fl
     let mut raw = RawHandle { len: 0, kind, bytes: [0; HANDLE_MAX] };
     raw.bytes.get_mut(..handle.len()).ok_or(Errno::INVAL)?.copy_from_slice(handle);
     raw.len = handle.len() as u32;
+    let mut attempts = 0;
     loop {
         // SAFETY: `raw` begins as struct file_handle does and has at least `len` bytes after it;
         // the pointer is valid.
@@ -67,6 +72,11 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, kind: i32, handle: &[u8], fl
         });
         match result {
             Err(Errno::INTR) => {}
+            // On ext4, also while an inode with this number is being created.
+            Err(Errno::NOMEM) if attempts < NOMEM_ATTEMPTS => {
+                attempts += 1;
+                std::thread::sleep(Duration::from_micros(100));
+            }
             other => return owned(other?),
         }
     }
@@ -150,13 +160,18 @@ struct MountAttr {
 
 /// Calls mount_setattr(2) on `mount`, the root of a private mount.
 fn set_mount(mount: BorrowedFd<'_>, attr: &MountAttr) -> Result<()> {
+    set_mounts(mount, attr, 0)
+}
+
+/// Calls mount_setattr(2) with further flags.
+fn set_mounts(mount: BorrowedFd<'_>, attr: &MountAttr, flags: libc::c_int) -> Result<()> {
     // SAFETY: the kernel reads an empty, terminated string and a structure of the given size.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | flags,
             std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
@@ -170,6 +185,18 @@ pub(crate) fn set_mount_read_only(mount: BorrowedFd<'_>, read_only: bool) -> Res
     let flag = libc::MOUNT_ATTR_RDONLY;
     let (set, clear) = if read_only { (flag, 0) } else { (0, flag) };
     set_mount(mount, &MountAttr { set, clear, ..MountAttr::default() })
+}
+
+/// Forbids set-user-ID programs on a detached tree of mounts, changes if `read_only`, and the use
+/// of devices if `no_devices`: on all of its mounts, or on none if that fails. Devices can be
+/// written on a read-only mount, but their attributes can't be changed.
+///
+/// # Errors
+/// Those of mount_setattr(2).
+pub fn restrict_mounts(tree: BorrowedFd<'_>, read_only: bool, no_devices: bool) -> Result<()> {
+    let of = |given: bool, attribute| if given { attribute } else { 0 };
+    let set = libc::MOUNT_ATTR_NOSUID | of(read_only, libc::MOUNT_ATTR_RDONLY) | of(no_devices, libc::MOUNT_ATTR_NODEV);
+    set_mounts(tree, &MountAttr { set, ..MountAttr::default() }, libc::AT_RECURSIVE)
 }
 
 /// Sets when reads update access times on `mount`, the root of a private mount.
@@ -199,6 +226,34 @@ pub(crate) fn set_access_times(mount: BorrowedFd<'_>, times: AccessTimes) -> Res
 /// Stops mount propagation into `mount`, the root of a private mount.
 pub(crate) fn make_mount_private(mount: BorrowedFd<'_>) -> Result<()> {
     set_mount(mount, &MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() })
+}
+
+/// Creates a fanotify group that reports directories, names and objects by file handle.
+pub(crate) fn fanotify_init() -> Result<OwnedFd> {
+    let flags = libc::FAN_CLASS_NOTIF
+        | libc::FAN_CLOEXEC
+        | libc::FAN_NONBLOCK
+        | libc::FAN_REPORT_DFID_NAME
+        | libc::FAN_REPORT_FID;
+    // SAFETY: the arguments are plain integers.
+    owned(check(unsafe { libc::syscall(libc::SYS_fanotify_init, flags, libc::O_RDONLY | libc::O_LARGEFILE) })?)
+}
+
+/// Returns the id that fanotify reports for a file system.
+pub(crate) fn fsid_of(stats: &rustix::fs::StatFs) -> [u8; 8] {
+    const { assert!(size_of::<libc::fsid_t>() == 8) };
+    // SAFETY: the type consists of two integers, and any value is valid for an array of bytes.
+    unsafe { std::mem::transmute_copy(&stats.f_fsid) }
+}
+
+/// Calls fanotify_mark(2) for the mount or the file system of `dir`, as `flags` say.
+pub(crate) fn fanotify_mark(group: BorrowedFd<'_>, flags: libc::c_uint, mask: u64, dir: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: both descriptors are open, and the path is a terminated string. The C library passes
+    // the mask as the architecture requires.
+    check(libc::c_long::from(unsafe {
+        libc::fanotify_mark(group.as_raw_fd(), flags, mask, dir.as_raw_fd(), c".".as_ptr())
+    }))?;
+    Ok(())
 }
 
 /// Gives this thread a private umask and working directory.

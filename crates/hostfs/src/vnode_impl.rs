@@ -144,6 +144,15 @@ impl HostVnode {
             }
     }
 
+    /// Whether the object is opened by this handle.
+    pub(crate) fn has_handle(&self, handle: &FileHandle) -> bool {
+        match (&self.locator, handle) {
+            (Locator::Small(_, own), FileHandle::Small(other)) => own == other,
+            (Locator::Large(_, own), FileHandle::Large(other)) => own == other,
+            _ => false,
+        }
+    }
+
     /// Records the object's current place. No effect if it is opened by handle.
     pub(crate) fn set_place(&self, parent: &Arc<Self>, name: &[u8]) {
         let Locator::Place(_, place) = &self.locator else { return };
@@ -236,16 +245,20 @@ impl Vnode for HostVnode {
         self.object_kind()
     }
 
-    fn getattr(&self, _cx: &Cx<'_>) -> Result<Attr> {
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        self.fs.lifetimes.limit_attributes(cx, self.object_kind());
         self.attributes()
     }
 
-    fn setattr(&self, _cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+    fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        self.fs.lifetimes.limit_attributes(cx, self.object_kind());
         self.change_attributes(set, file)
     }
 
-    fn lookup(&self, _cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        self.find(name)
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        let found = self.find(name)?;
+        self.fs.lifetimes.limit_entry(cx, found.as_ref().map(|entry| entry.vnode.kind()));
+        Ok(found)
     }
 
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
@@ -260,6 +273,10 @@ impl Vnode for HostVnode {
         self.list(cookie, sink)
     }
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        self.lists_all_names()
+    }
+
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
         Some(0)
     }
@@ -269,26 +286,32 @@ impl Vnode for HostVnode {
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        self.fs.lifetimes.limit_entry(cx, Some(Kind::Regular));
         self.create_regular(cx, name, mode, flags)
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        self.fs.lifetimes.limit_entry(cx, Some(Kind::Regular));
         self.create_unnamed(cx, mode, flags)
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        self.fs.lifetimes.limit_entry(cx, Some(Kind::from_mode(mode).unwrap_or(Kind::Regular)));
         self.create_node(cx, name, mode, rdev)
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
+        self.fs.lifetimes.limit_entry(cx, Some(Kind::Directory));
         self.create_directory(cx, name, mode)
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
+        self.fs.lifetimes.limit_entry(cx, Some(Kind::Symlink));
         self.create_symlink(cx, name, target)
     }
 
-    fn link(&self, _cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+    fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
+        self.fs.lifetimes.limit_entry(cx, Some(target.kind()));
         self.create_link(name, target)
     }
 

@@ -23,6 +23,7 @@ pub const LAYER: LayerType = LayerType {
         modes: &[],
         unmarked: |_index, _read_only| BranchMode { name: "ro", access: Access::ReadOnly },
         first_must_be_writable: false,
+        alternatives: false,
         live: false,
         make: Make::Reopened(&make),
     }),

@@ -1,11 +1,12 @@
 //! Calls with failover: they are retried on other replicas until one succeeds.
 
 use crate::attempts::Attempts;
-use crate::caller::Caller;
 use crate::deadline::Deadline;
 use crate::fault::{Blame, Fault, Outcome, blame, errno_of};
 use crate::node::Node;
 use crate::replica::{Opened, Replica};
+use crate::timed_call;
+use isolate::Caller;
 use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Cx, Errno, Result, Vnode};
@@ -79,7 +80,7 @@ impl Node {
                 let node = self.to_arc().map_err(Fault::Errno)?;
                 let (caller, opened, op) = (Caller::of(cx), Arc::clone(&opened), op.clone());
                 let work = move || caller.run(|cx| node.perform(replica, &opened, cx, &op));
-                let result = pool.call(timeout(), work).map_err(|none| Fault::Errno(errno_of(none)));
+                let result = timed_call::call(pool, timeout(), work).map_err(|none| Fault::Errno(errno_of(none)));
                 result.and_then(|result| result.take(cx))
             }
         };

@@ -1,6 +1,6 @@
 //! Classification of failures: the replica's, the object's, or nobody's.
 
-use crate::pool::CallError;
+use crate::timed_call::CallError;
 use vnode::Errno;
 
 /// Failure of a call to a replica.

@@ -1,13 +1,13 @@
 use crate::attempts::Attempts;
 use crate::call::Call;
-use crate::caller::Caller;
 use crate::deadline::Deadline;
 use crate::fault::{Blame, Fault, blame, errno_of};
 use crate::node::Node;
-use crate::pool::Pool;
 use crate::replica::Opened;
+use crate::timed_call;
 use crate::version::Version;
 use core::time::Duration;
+use isolate::{Caller, Pool};
 use parking_lot::RwLock;
 use std::any::Any;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ impl LbFile {
             move || caller.run(|cx| op(&**place.file()?, cx))
         };
         let begun = self.node.fs.begin_read(place.replica);
-        let done = pool.call(timeout, work).map_err(errno_of).and_then(|result| result.take(cx));
+        let done = timed_call::call(pool, timeout, work).map_err(errno_of).and_then(|result| result.take(cx));
         self.ended(place, begun, done)
     }
 

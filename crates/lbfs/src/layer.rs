@@ -8,7 +8,7 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Instant;
-use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode};
 
 /// The load-balancing layer.
 #[derive(Debug)]
@@ -136,6 +136,10 @@ impl Layer for LbFs {
 
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
         // Upcalls refer to inode numbers of a single replica, which are meaningless here.
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        None
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

@@ -18,14 +18,14 @@
 //! | concept | file |
 //! |---|---|
 //! | options; the layer type; the layer | `options`, `declare`, `layer` |
-//! | a replica, its thread pool, its counters | `replica`, `pool`, `stats` |
+//! | a replica, its counters | `replica`, `stats` |
 //! | the health of replicas; probes of failed ones | `health`, `prober` |
 //! | selection of a replica | `chooser`, `rng` |
 //! | state that all vnodes share | `shared` |
 //! | an object, and its lookup on a replica | `node`, `locate` |
 //! | inode numbers: of paths, of hard links; live objects; objects by number | `identity`, `hard_links`, `table`, `by_number` |
 //! | classification of failures | `fault` |
-//! | one call: its caller, its deadline, its accounting | `caller`, `deadline`, `call` |
+//! | one call: its deadline, its accounting, its thread | `deadline`, `call`, `timed_call` |
 //! | retries on other replicas | `attempts`, `recent_timeouts`, `failover` |
 //! | lookup; directory listings; open files; all other operations | `lookup`, `readdir` and `listing`, `file`, `vnode_impl` |
 //! | comparison of replicas | `version`, `differences`, `compare` |
@@ -40,7 +40,6 @@
 mod attempts;
 mod by_number;
 mod call;
-mod caller;
 mod chooser;
 mod compare;
 mod deadline;
@@ -58,7 +57,6 @@ mod locate;
 mod lookup;
 mod node;
 mod options;
-mod pool;
 mod prober;
 mod readdir;
 mod recent_timeouts;
@@ -68,6 +66,7 @@ mod rng;
 mod shared;
 mod stats;
 mod table;
+mod timed_call;
 mod version;
 mod vnode_impl;
 

@@ -1,7 +1,7 @@
 use crate::options::Isolate;
-use crate::pool::Pool;
 use crate::stats::Stats;
 use core::fmt;
+use isolate::Pool;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

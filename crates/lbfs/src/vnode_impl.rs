@@ -78,6 +78,10 @@ impl Vnode for Node {
         self.list(cx, cookie, sink)
     }
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        false
+    }
+
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
         // Change times differ between replicas.
         None

@@ -1,5 +1,7 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
 /// The operations of the vnode interface.
 pub use vnode::Operation as Op;
 use vnode::{Errno, Result};
@@ -50,11 +52,20 @@ pub struct Plan {
 
 /// A fault plan and operation counters, shared by the file systems created with it.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<State>>);
+pub struct Faults(Arc<Mutex<State>>, Arc<Gate>);
 
-/// A callback that runs before a chosen operation.
+/// Makes operations wait.
+#[derive(Debug, Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    delay: Mutex<Duration>,
+}
+
+/// A callback that runs before or after a chosen operation.
 struct Hook {
     at: u64,
+    after: bool,
     call: Box<dyn FnOnce() + Send>,
 }
 
@@ -68,6 +79,8 @@ impl fmt::Debug for Hook {
 struct State {
     plan: Option<Plan>,
     hook: Option<Hook>,
+    /// The hook that runs at the end of the operation under way on this thread.
+    due: Option<(ThreadId, Hook)>,
     seen: u64,
     changes: u64,
     counted: u64,
@@ -97,10 +110,19 @@ impl Faults {
     /// operation, on the thread of that operation. It may use the file systems and arm a fault
     /// plan.
     pub fn call_at(&self, at: u64, call: impl FnOnce() + Send + 'static) {
-        *self.state() = State { hook: Some(Hook { at, call: Box::new(call) }), ..State::default() };
+        let hook = Hook { at, after: false, call: Box::new(call) };
+        *self.state() = State { hook: Some(hook), ..State::default() };
     }
 
-    /// Cancels the callback of [`Faults::call_at`]. Returns whether it had not been called yet.
+    /// As [`Faults::call_at`], but calls `call` after the operation has released its locks, before
+    /// it returns.
+    pub fn call_after(&self, at: u64, call: impl FnOnce() + Send + 'static) {
+        let hook = Hook { at, after: true, call: Box::new(call) };
+        *self.state() = State { hook: Some(hook), ..State::default() };
+    }
+
+    /// Cancels the callback of [`Faults::call_at`] or [`Faults::call_after`]. Returns whether it
+    /// had not been called yet.
     #[must_use]
     pub fn forget_call(&self) -> bool {
         self.state().hook.take().is_some()
@@ -126,6 +148,33 @@ impl Faults {
     #[must_use]
     pub fn log(&self) -> Vec<Op> {
         self.state().log.clone().unwrap_or_default()
+    }
+
+    /// Makes all operations wait until [`Self::resume`], also those that have begun to wait.
+    pub fn hang(&self) {
+        *self.1.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Lets the operations proceed that [`Self::hang`] made wait.
+    pub fn resume(&self) {
+        *self.1.closed.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.1.opened.notify_all();
+    }
+
+    /// Makes each operation take this much longer.
+    pub fn delay(&self, time: Duration) {
+        *self.1.delay.lock().unwrap_or_else(PoisonError::into_inner) = time;
+    }
+
+    fn wait(&self) {
+        let delay = *self.1.delay.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        let mut closed = self.1.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        while *closed {
+            closed = self.1.opened.wait(closed).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Returns the number of operations since the counters were restarted.
@@ -154,6 +203,7 @@ impl Faults {
 
     /// Counts an operation and injects the fault. Called at the start of each operation.
     pub(crate) fn inject(&self, op: Op) -> Result<()> {
+        self.wait();
         let mut state = self.state();
         if state.crashed {
             return Err(Errno::IO);
@@ -164,7 +214,10 @@ impl Faults {
             log.push(op);
         }
         let seen = state.seen;
-        let due = state.hook.take_if(|hook| hook.at == seen);
+        let mut due = state.hook.take_if(|hook| hook.at == seen);
+        if let Some(hook) = due.take_if(|hook| hook.after) {
+            state.due = Some((std::thread::current().id(), hook));
+        }
         if let Some(hook) = due {
             drop(state);
             (hook.call)();
@@ -190,6 +243,20 @@ impl Faults {
                 state.crashed = true;
                 Err(Errno::IO)
             }
+        }
+    }
+}
+
+/// The end of an operation: runs the callback that is due then.
+#[derive(Debug)]
+pub(crate) struct End<'a>(pub(crate) &'a Faults);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let this = std::thread::current().id();
+        let due = self.0.state().due.take_if(|(thread, _)| *thread == this);
+        if let Some((_, hook)) = due {
+            (hook.call)();
         }
     }
 }

@@ -3,6 +3,7 @@ use crate::faults::Op;
 use crate::node::MemVnode;
 use crate::tree::Inode;
 use std::any::Any;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, OpenFlags, Result, Whence};
 
@@ -84,7 +85,7 @@ impl OpenFile for MemFile {
     }
 
     fn backing(&self) -> Option<vnode::Backing<'_>> {
-        None
+        self.vnode.fs.backing.as_ref().map(|file| vnode::Backing::alone(file.as_fd()))
     }
 
     fn bind(&self) {

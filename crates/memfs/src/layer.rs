@@ -5,7 +5,7 @@ use crate::shared::{MemOptions, Shared};
 use crate::tree::{ROOT, Tree};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Kind, Layer, Name, Properties, Reports, Result, Upcalls, Vnode};
 
 /// An in-memory file system.
 #[derive(Debug)]
@@ -86,6 +86,60 @@ impl MemFs {
     }
 }
 
+impl MemFs {
+    /// Returns a directory of this file system as a layer. Files can be linked and renamed between
+    /// several such layers.
+    ///
+    /// # Errors
+    /// `ENOENT` if the root has no such entry; `ENOTDIR`.
+    pub fn subtree(self: &Arc<Self>, name: &str) -> Result<Arc<Subtree>> {
+        let found = self.root.lookup(&Cx::internal(0, 0), Name::new(name.as_bytes())?)?;
+        let root = found.ok_or(Errno::NOENT)?.vnode;
+        if root.kind() == Kind::Directory {
+            Ok(Arc::new(Subtree { whole: Arc::clone(self), root }))
+        } else {
+            Err(Errno::NOTDIR)
+        }
+    }
+}
+
+/// A directory of a [`MemFs`].
+#[derive(Debug)]
+pub struct Subtree {
+    whole: Arc<MemFs>,
+    root: Arc<dyn Vnode>,
+}
+
+impl Layer for Subtree {
+    fn root(&self) -> Arc<dyn Vnode> {
+        self.root.clone()
+    }
+
+    fn properties(&self) -> Properties {
+        self.whole.properties()
+    }
+
+    fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        self.whole.attach(upcalls);
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        None
+    }
+
+    fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        self.whole.vnode(cx, number)
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
+    }
+
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.whole.sync(cx)
+    }
+}
+
 impl Layer for MemFs {
     fn root(&self) -> Arc<dyn Vnode> {
         self.root.clone()
@@ -102,6 +156,11 @@ impl Layer for MemFs {
 
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {
         // Nothing changes out of band.
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        // Tests change it out of band.
+        None
     }
 
     fn vnode(&self, _cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

@@ -24,7 +24,7 @@ mod xattr;
 
 pub use dump::{Dump, Node};
 pub use faults::{Count, Fault, Faults, Op, Plan};
-pub use layer::MemFs;
+pub use layer::{MemFs, Subtree};
 pub use shared::MemOptions;
 
 #[cfg(test)]

@@ -148,6 +148,10 @@ impl Vnode for MemVnode {
         Ok(())
     }
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        true
+    }
+
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
         Some(0)
     }

@@ -1,6 +1,8 @@
 use crate::data::PAGE;
-use crate::faults::{Faults, Op};
+use crate::faults::{End, Faults, Op};
 use crate::tree::Tree;
+use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vnode::{Errno, Result, StatFs};
@@ -27,6 +29,9 @@ pub struct MemOptions {
     pub varies_by_caller: bool,
     /// The generation of all objects.
     pub generation: u32,
+    /// Whether open files have a host file, as on a file system of the host. It is a device that
+    /// discards everything; a test that plays the kernel writes to the file itself.
+    pub backing: bool,
 }
 
 impl Default for MemOptions {
@@ -41,7 +46,34 @@ impl Default for MemOptions {
             may_hang: false,
             varies_by_caller: false,
             generation: 0,
+            backing: false,
         }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the layer above needs some descriptor")]
+fn open_null() -> Option<File> {
+    File::options().read(true).write(true).open("/dev/null").ok()
+}
+
+/// An operation under way, with the tree locked.
+pub(crate) struct Running<'a> {
+    tree: MutexGuard<'a, Tree>,
+    // Dropped after the lock is released.
+    _end: End<'a>,
+}
+
+impl Deref for Running<'_> {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
+}
+
+impl DerefMut for Running<'_> {
+    fn deref_mut(&mut self) -> &mut Tree {
+        &mut self.tree
     }
 }
 
@@ -54,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) read_only: AtomicBool,
     pub(crate) space: AtomicU64,
     fsid: u64,
+    /// See [`MemOptions::backing`].
+    pub(crate) backing: Option<File>,
 }
 
 impl Shared {
@@ -66,6 +100,7 @@ impl Shared {
             read_only: AtomicBool::new(false),
             space: AtomicU64::new(options.space),
             fsid: NEXT.fetch_add(1, Ordering::Relaxed),
+            backing: if options.backing { open_null() } else { None },
         }
     }
 
@@ -74,16 +109,17 @@ impl Shared {
     }
 
     /// Begins an operation that changes nothing.
-    pub(crate) fn begin(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
+    pub(crate) fn begin(&self, op: Op) -> Result<Running<'_>> {
         self.faults.inject(op)?;
-        Ok(self.tree())
+        Ok(Running { tree: self.tree(), _end: End(&self.faults) })
     }
 
     /// Begins an operation that changes something.
-    pub(crate) fn begin_change(&self, op: Op) -> Result<MutexGuard<'_, Tree>> {
+    pub(crate) fn begin_change(&self, op: Op) -> Result<Running<'_>> {
         self.faults.inject(op)?;
+        let end = End(&self.faults);
         self.require_read_write()?;
-        Ok(self.tree())
+        Ok(Running { tree: self.tree(), _end: end })
     }
 
     /// Fails with `EROFS` if the file system is read-only.

@@ -48,7 +48,7 @@ impl Vnode for MeterVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, listing_stamp);
+    forward!(lower: id, generation, kind, listing_stamp, lists_exactly);
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         self.begin(Operation::Getattr).end(self.lower.getattr(cx))

@@ -85,7 +85,7 @@ pub(crate) struct Files {
 }
 
 /// How long an open waits for a writer's RELEASE and for the kernel to drop stale pages.
-const OPEN_TIMEOUT: Duration = Duration::from_millis(50);
+const OPEN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Minimum time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -442,6 +442,21 @@ impl Files {
             self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
         }
         self.forget_cached_open(node);
+    }
+
+    /// Compares the attributes of a file whose data was changed out of band with those of the pages
+    /// in the kernel's cache. Drops the pages unless they show the change already.
+    pub(crate) fn data_changed_out_of_band(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
+        self.forget_cached_open(node);
+        // While this lock is held, the file cannot be opened.
+        let inodes = self.inodes();
+        self.pages.reported(node, attr, is_written(&inodes, node), notifier);
+    }
+
+    /// See [`PageCache::drop_late`].
+    pub(crate) fn drop_late(&self, node: u64, notifier: &Arc<NotificationQueue>) {
+        let inodes = self.inodes();
+        self.pages.drop_late(node, is_written(&inodes, node), notifier);
     }
 
     /// Drops the cached open file of a node whose pages or attributes are invalidated: later READs

@@ -42,4 +42,4 @@ mod suid;
 
 pub use config::Config;
 pub use control::{Command, Invocation, Run};
-pub use mount::{Mounted, mount};
+pub use mount::{Mounted, mount, serve_device};

@@ -3,7 +3,8 @@
 use crate::Config;
 use crate::ops::Server;
 use crate::refusal_server::RefusalServer;
-use fuse::{Filesystem, MountError, Session};
+use fuse::{Filesystem, MountError, MountOptions, Session};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vnode::{Cx, Layer, Result};
 
@@ -19,14 +20,35 @@ pub struct Mounted {
 /// # Errors
 /// The step that failed and the reason.
 pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mounted, MountError> {
+    let (options, fs) = prepare(&layer, config);
+    let session = Session::mount(&options, fs)?;
+    Ok(Mounted { session, layer })
+}
+
+/// Serves `layer` on the device of a [`fuse::Connection`], which another process mounts. Returns
+/// once the mount is usable.
+///
+/// # Errors
+/// The step that failed and the reason.
+pub fn serve_device(
+    layer: Arc<dyn Layer>,
+    config: &Config,
+    device: OwnedFd,
+) -> core::result::Result<Mounted, MountError> {
+    let (options, fs) = prepare(&layer, config);
+    let session = Session::serve_device(&options, device, fs)?;
+    Ok(Mounted { session, layer })
+}
+
+/// Returns the options of a mount of `layer`, and its request handler.
+fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Filesystem>) {
     let mut options = config.mount.clone();
     options.may_hang |= layer.properties().may_hang;
     options.flags.read_only |= layer.properties().read_only;
     let audits = layer.properties().audits_refusals;
     let server = Server::new(layer.clone(), config);
     let fs: Arc<dyn Filesystem> = if audits { Arc::new(RefusalServer::new(server)) } else { Arc::new(server) };
-    let session = Session::mount(&options, fs)?;
-    Ok(Mounted { session, layer })
+    (options, fs)
 }
 
 impl Mounted {

@@ -127,10 +127,9 @@ impl Nodes {
     }
 
     fn count_lookup(&self, parent: Option<u64>, entry: &Entry) -> (NodeRef, ParentChange) {
-        let node = self.successors.node_of(entry.vnode.id());
-        // Whether the object known by this number is gone. Determined at most once, and not under
-        // the lock.
-        let mut gone = None;
+        let mut node = self.successors.node_of(entry.vnode.id());
+        // The object known by this number exists. Determined without the lock.
+        let mut checked = false;
         loop {
             let mut shard = self.shard(node);
             let known = match shard.nodes.entry(node) {
@@ -144,20 +143,18 @@ impl Nodes {
             };
             if !Arc::ptr_eq(&known.vnode, &entry.vnode) {
                 // Either another vnode of the same object (the null layer has no table), or a new
-                // object that reuses the number of a removed one whose FORGET has not arrived yet.
-                // The kernel distinguishes the latter by its generation.
-                let generation = entry.vnode.generation();
-                if generation != known.generation {
-                    match gone {
-                        None => {
-                            let old = Arc::clone(&known.vnode);
-                            drop(shard);
-                            gone = Some(is_removed(&*old));
-                            continue;
-                        }
-                        Some(true) => known.generation = generation,
-                        Some(false) => {}
+                // object that reuses the number of one that was removed out of band. The new one
+                // gets a node of its own. With the same node and another generation, the kernel
+                // would fail all I/O on the old one (`EIO`), even in a program that has it open.
+                if entry.vnode.generation() != known.generation && !checked {
+                    let old = Arc::clone(&known.vnode);
+                    drop(shard);
+                    checked = true;
+                    if is_removed(&*old) {
+                        self.supersede(entry.vnode.id());
+                        (node, checked) = (self.successors.node_of(entry.vnode.id()), false);
                     }
+                    continue;
                 }
                 known.vnode = Arc::clone(&entry.vnode);
             }
@@ -335,12 +332,21 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_gets_another_generation() {
+    fn an_object_that_reuses_a_number_gets_another_node() {
         let (fs, nodes) = tree();
         let entry = make(&fs, "a");
         let before = nodes.add_lookup(ROOT, &entry);
         fs.root().unlink(&Cx::internal(0, 0), Name::new(b"a").unwrap()).unwrap();
-        assert_ne!(nodes.add_lookup(ROOT, &namesake(&entry)).generation, before.generation);
+        let other = namesake(&entry);
+        let after = nodes.add_lookup(ROOT, &other);
+        assert_ne!(after.node, before.node);
+        assert!(Arc::ptr_eq(&nodes.get(before.node).unwrap(), &entry.vnode));
+        assert!(Arc::ptr_eq(&nodes.get(after.node).unwrap(), &other.vnode));
+        assert_eq!((nodes.node_of(&*other.vnode), nodes.add_lookup(ROOT, &other).node), (after.node, after.node));
+        // Once the kernel has forgotten both, the number's own node is used again.
+        nodes.forget(before.node, 1);
+        nodes.forget(after.node, 2);
+        assert_eq!(nodes.add_lookup(ROOT, &other).node, before.node);
     }
 
     #[test]

@@ -8,6 +8,10 @@
 //! * The queue is bounded. If it overflows, all queued notifications are replaced by one that
 //!   invalidates everything the kernel caches.
 //! * A notification that is still queued is not queued again.
+//! * A name is expired twice, the second time after [`REPEAT`]. The reply to a LOOKUP that
+//!   revalidates the name may be under way during the first time. The kernel then trusts the name
+//!   for another lifetime, although the reply is older than the change. (Where other notifications
+//!   and replies cross, the kernel notices it, or waits.)
 
 use crate::files::Files;
 use crate::nodes::{Nodes, ROOT};
@@ -15,13 +19,20 @@ use crate::recent_listings::RecentListings;
 use fuse::{Notifier, Session};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use vnode::{Drained, Errno, Name, Upcalls};
+use vnode::{Attr, Drained, Errno, Name, Upcalls};
 
 /// Maximum number of queued notifications, about 4 MiB of them.
 const MAX_QUEUED: usize = 1 << 16;
+
+/// Time until a notification is repeated, or sent that was deferred: longer than a reply takes on a
+/// busy machine.
+const REPEAT: Duration = Duration::from_millis(250);
+/// Maximum number of notifications to be repeated.
+const MAX_REPEATED: usize = 1 << 14;
 
 /// A notification for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +44,8 @@ pub(crate) enum Notification {
     /// Drop pages of a file from `start`: `len` bytes, or all if `len` is 0. For a directory, drop
     /// its listing.
     Data { node: u64, start: u64, len: i64 },
+    /// Drop a file's pages if they are still stale.
+    StalePages(u64),
     /// Invalidate everything that the kernel caches.
     Everything,
 }
@@ -52,6 +65,8 @@ struct Queue {
     queued: HashSet<Notification>,
     /// The notification being sent.
     sending: Option<Notification>,
+    /// Notifications to be sent later, and when. The first one is due first.
+    later: VecDeque<(Instant, Notification)>,
     /// Channels of the threads that wait for an empty queue.
     settling: Vec<SyncSender<()>>,
     started: bool,
@@ -59,6 +74,19 @@ struct Queue {
 }
 
 impl Queue {
+    /// Takes the next of these notifications, if it is due.
+    fn take_due(&mut self) -> Option<Notification> {
+        let is_due = self.later.front().is_some_and(|(due, _)| *due <= Instant::now());
+        if is_due { self.later.pop_front().map(|(_, notification)| notification) } else { None }
+    }
+
+    /// Schedules the repetition of a notification if it needs one.
+    fn repeat(&mut self, notification: &Notification) {
+        if matches!(notification, Notification::Entry { .. }) && self.later.len() < MAX_REPEATED {
+            self.later.push_back((Instant::now() + REPEAT, notification.clone()));
+        }
+    }
+
     fn is_pending(&self, notification: &Notification) -> bool {
         self.queued.contains(notification) || self.sending.as_ref() == Some(notification)
     }
@@ -79,6 +107,7 @@ pub(crate) struct NotificationQueue {
     /// Signalled after each notification was sent.
     sent: Condvar,
     session: Mutex<Option<Weak<Session>>>,
+    files: OnceLock<Weak<Files>>,
 }
 
 impl NotificationQueue {
@@ -91,6 +120,7 @@ impl NotificationQueue {
             changed,
             sent,
             session: Mutex::new(None),
+            files: OnceLock::new(),
         })
     }
 
@@ -111,9 +141,15 @@ impl NotificationQueue {
         queue.notifications.clear();
         queue.queued.clear();
         queue.settling.clear();
+        queue.later.clear();
         drop(queue);
         self.changed.notify_all();
         self.sent.notify_all();
+    }
+
+    /// Sets the files whose pages [`Notification::StalePages`] drops.
+    pub(crate) fn set_files(&self, files: &Arc<Files>) {
+        let _once = self.files.set(Arc::downgrade(files));
     }
 
     fn session(&self) -> Option<Arc<Session>> {
@@ -123,6 +159,16 @@ impl NotificationQueue {
     /// Queues a notification. Returns false if the kernel cannot be notified.
     pub(crate) fn enqueue(self: &Arc<Self>, notification: Notification) -> bool {
         self.push(notification, None)
+    }
+
+    /// Sends a notification after [`REPEAT`].
+    pub(crate) fn defer(self: &Arc<Self>, notification: Notification) {
+        let mut queue = self.queue();
+        if queue.closed || self.session().is_none() {
+            return;
+        }
+        queue.later.push_back((Instant::now() + REPEAT, notification));
+        self.wake(queue);
     }
 
     /// Whether a notification that drops all pages of the node is queued or being sent.
@@ -164,6 +210,11 @@ impl NotificationQueue {
         }
         queue.queued.insert(notification.clone());
         queue.notifications.push_back((notification, done));
+        self.wake(queue)
+    }
+
+    /// Makes the thread look at the queue. Returns false if there is no thread.
+    fn wake(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) -> bool {
         let start = !std::mem::replace(&mut queue.started, true);
         drop(queue);
         if start {
@@ -199,7 +250,7 @@ impl NotificationQueue {
         !matches!(sent.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
     }
 
-    fn serve(&self) {
+    fn serve(self: &Arc<Self>) {
         while let Some((notification, done)) = self.next() {
             let Some(session) = self.session() else {
                 // The queued notifications will never be sent: release the threads that wait.
@@ -225,21 +276,37 @@ impl NotificationQueue {
             }
             if let Some((notification, done)) = queue.notifications.pop_front() {
                 queue.queued.remove(&notification);
+                queue.repeat(&notification);
                 queue.sending = Some(notification.clone());
                 return Some((notification, done));
             }
             for waiter in queue.settling.drain(..) {
                 let _gone = waiter.try_send(());
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            if let Some(notification) = queue.take_due() {
+                return Some((notification, None));
+            }
+            let due = queue.later.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            queue = match due {
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    self.changed.wait_timeout(queue, due).map_or_else(|e| e.into_inner().0, |(queue, _)| queue)
+                }
+            };
         }
     }
 
-    fn send(&self, kernel: &Notifier, notification: &Notification) {
+    fn send(self: &Arc<Self>, kernel: &Notifier, notification: &Notification) {
         let sent = match notification {
             Notification::Entry { dir, name } => kernel.expire_entry(*dir, name),
             Notification::Attributes(node) => kernel.inval_attributes(*node),
             Notification::Data { node, start, len } => kernel.inval_inode(*node, *start, *len),
+            Notification::StalePages(node) => {
+                if let Some(files) = self.files.get().and_then(Weak::upgrade) {
+                    files.drop_late(*node, self);
+                }
+                Ok(())
+            }
             Notification::Everything => self.send_everything(kernel),
         };
         match sent {
@@ -274,6 +341,8 @@ pub(crate) struct UpcallHandler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) notifier: Arc<NotificationQueue>,
     pub(crate) files: Arc<Files>,
+    /// Whether the kernel caches no names, attributes and listings.
+    pub(crate) caches_pages_alone: bool,
 }
 
 impl std::fmt::Debug for UpcallHandler {
@@ -288,15 +357,29 @@ impl UpcallHandler {
     }
 }
 
+/// A notification about an inode makes the kernel discard attributes of it that are under way: a
+/// permission check then uses the previous ones. So none is sent about what the kernel does not
+/// cache.
 impl Upcalls for UpcallHandler {
     fn entry_changed(&self, dir: u64, name: Name<'_>) {
+        if self.caches_pages_alone {
+            return;
+        }
         let dir = self.node(dir);
         self.notifier.enqueue(Notification::Entry { dir, name: name.as_bytes().into() });
         // The kernel caches listings separately from names.
         self.notifier.enqueue(Notification::Data { node: dir, start: 0, len: 0 });
     }
 
+    fn directory_entry_changed(&self, dir: u64, name: Name<'_>) {
+        // What the kernel caches below a directory belongs to its node, wherever that is.
+        self.entry_changed(dir, name);
+    }
+
     fn attributes_changed(&self, vnode: u64) {
+        if self.caches_pages_alone {
+            return;
+        }
         self.notifier.enqueue(Notification::Attributes(self.node(vnode)));
     }
 
@@ -311,6 +394,10 @@ impl Upcalls for UpcallHandler {
             let len = if to_end { 0 } else { len.cast_signed() };
             self.notifier.enqueue(Notification::Data { node, start, len });
         }
+    }
+
+    fn data_changed_out_of_band(&self, vnode: u64, attr: &Attr) {
+        self.files.data_changed_out_of_band(self.node(vnode), attr, &self.notifier);
     }
 
     fn data_moved(&self, vnode: u64) {
@@ -339,6 +426,15 @@ impl Upcalls for UpcallHandler {
     fn passthrough(&self) -> Vec<u64> {
         let nodes = self.files.with_passthrough();
         nodes.into_iter().map(|node| self.nodes.successors.number_of(node)).collect()
+    }
+
+    fn maybe_mapped(&self) -> Vec<u64> {
+        let nodes = self.files.shared_mappings.nodes();
+        nodes.into_iter().map(|node| self.nodes.successors.number_of(node)).collect()
+    }
+
+    fn is_host_file_unused(&self, file: BorrowedFd<'_>, readers: bool) -> bool {
+        fuse::is_only_user(file, readers)
     }
 
     fn settle(&self, timeout: Duration) -> bool {
@@ -400,5 +496,16 @@ mod tests {
         *notifier.queue() = queue;
         notifier.wait_for_pages(7, begun + Duration::from_millis(20));
         assert!((20..60_000).contains(&begun.elapsed().as_millis()));
+    }
+
+    #[test]
+    fn expired_names_are_repeated_once() {
+        let mut queue = Queue::default();
+        let entry = Notification::Entry { dir: 1, name: b"a"[..].into() };
+        queue.repeat(&Notification::Attributes(7));
+        queue.repeat(&entry);
+        assert_eq!((queue.later.len(), queue.take_due()), (1, None));
+        queue.later.front_mut().unwrap().0 = Instant::now();
+        assert_eq!((queue.take_due(), queue.take_due()), (Some(entry), None));
     }
 }

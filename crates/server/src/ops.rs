@@ -56,11 +56,13 @@ impl Server {
         files.open_cache = config.cached_data.then(|| OpenCache::new(cache));
         files.keep_flush = properties.needs_flush;
         let files = Arc::new(files);
+        notifier.set_files(&files);
         let upcalls = UpcallHandler {
             root: layer.root().id(),
             nodes: Arc::clone(&nodes),
             notifier: Arc::clone(&notifier),
             files: Arc::clone(&files),
+            caches_pages_alone: properties.varies_by_caller,
         };
         layer.attach(Arc::new(upcalls));
         Self {
@@ -209,8 +211,6 @@ impl Server {
             | flags::EXPORT_SUPPORT
             | flags::BIG_WRITES
             | flags::DONT_MASK
-            | flags::DO_READDIRPLUS
-            | flags::READDIRPLUS_AUTO
             | flags::ASYNC_DIO
             | flags::PARALLEL_DIROPS
             | flags::HANDLE_KILLPRIV_V2
@@ -224,6 +224,8 @@ impl Server {
         }
         if !self.properties.varies_by_caller {
             wanted |= flags::CACHE_SYMLINKS | flags::NO_OPENDIR_SUPPORT;
+            // Otherwise the kernel would look each entry up again before it uses it.
+            wanted |= flags::DO_READDIRPLUS | flags::READDIRPLUS_AUTO;
         }
         if self.xattrs {
             // With ACLs agreed, the kernel treats an error of getxattr as a denial.
@@ -587,8 +589,13 @@ impl Filesystem for Server {
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         self.check_writable()?;
         let call = RequestContext::of(rq);
-        let cx = call.cx(0);
-        let file = if arg.write_flags & fuse::abi::WRITE_CACHE == 0 && convert::open_flags(arg.flags).appends() {
+        let cached = arg.write_flags & fuse::abi::WRITE_CACHE != 0;
+        let mut cx = call.cx(0);
+        if cached && rq.pid == 0 {
+            // The kernel writes mapped pages back, for no caller.
+            cx = cx.as_server(rq.uid, rq.gid);
+        }
+        let file = if !cached && convert::open_flags(arg.flags).appends() {
             self.files.get(arg.fh)?
         } else {
             // No descriptor limit applies, because a failure would lose data written to a mapping.

@@ -76,17 +76,25 @@ struct FileState {
     stale: bool,
     /// Pages were dropped although the file was open for writing.
     dropped_while_open: bool,
+    /// All pages were read since the stamp's state appeared. Not so after a change through the
+    /// mount, which changes only some: an earlier out-of-band change may be missing in others.
+    all_reread: bool,
+    /// [`PageCache::drop_late`] will be called.
+    deferred: bool,
 }
 
 impl FileState {
     fn of(attr: &Attr) -> Self {
         let (stamp, trust) = (Stamp::of(attr), Trust::Known);
-        Self { stamp, trust, busy: 0, changed: None, stale: false, dropped_while_open: false }
+        // The open that begins the tracking drops all pages.
+        let (stale, dropped_while_open, all_reread, deferred) = (false, false, true, false);
+        Self { stamp, trust, busy: 0, changed: None, stale, dropped_while_open, all_reread, deferred }
     }
 
     /// Records that the pages are dropped, and that those read next have these attributes.
     fn adopt(&mut self, attr: &Attr) {
         self.stale = false;
+        self.all_reread = self.busy == 0;
         if self.busy == 0 && (self.trust != Trust::Known || attr.ctime >= self.stamp.ctime) {
             (self.stamp, self.trust) = (Stamp::of(attr), Trust::Known);
         }
@@ -150,6 +158,7 @@ impl FileState {
         if self.busy == 0 && self.trust == Trust::Lost {
             self.stamp = Stamp::of(attr);
             self.trust = Trust::Known;
+            self.all_reread = false;
         }
         self.check_stale(attr)
     }
@@ -162,6 +171,21 @@ impl FileState {
         notifier.enqueue(Notification::pages(node))
     }
 
+    /// See [`PageCache::reported`].
+    fn reported(&mut self, attr: &Attr) -> Reported {
+        if self.all_reread && self.is_valid_at(attr) {
+            // An earlier ctime: the attributes were read before a change that is recorded.
+            return if attr.ctime <= self.stamp.ctime { Reported::Known } else { Reported::Attributes };
+        }
+        self.check_stale(attr);
+        self.stale = true;
+        if self.is_idle() {
+            self.adopt(attr);
+            return Reported::Pages;
+        }
+        if std::mem::replace(&mut self.deferred, true) { Reported::Known } else { Reported::Later }
+    }
+
     /// Records the release of the last open file for writing. Returns whether stale pages have to
     /// be dropped now.
     fn last_writer_closed(&mut self) -> bool {
@@ -171,6 +195,7 @@ impl FileState {
 
     /// Records the start of a change through the mount.
     fn begin(&mut self) {
+        self.all_reread = false;
         if self.busy == 0 {
             self.trust = Trust::Begun;
         }
@@ -208,6 +233,20 @@ pub(crate) enum PageState {
     Dropping,
     /// The pages are stale, but kept for now because the file is being written.
     BeingWritten,
+}
+
+/// What a report of an out-of-band change of a file's data invalidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// Nothing: the kernel's pages and attributes were read after the change, or a later drop is
+    /// under way.
+    Known,
+    /// The attributes. The pages are current.
+    Attributes,
+    /// Pages and attributes.
+    Pages,
+    /// Pages and attributes, unless an open drops them first: see [`PageCache::drop_late`].
+    Later,
 }
 
 /// Files of a mount that may have pages in the kernel's cache.
@@ -304,6 +343,42 @@ impl PageCache {
         }
     }
 
+    /// Records that a file was changed out of band and has the attributes `attr` since, and sends
+    /// what the kernel needs to know.
+    ///
+    /// A notification that meets a GETATTR or READ under way makes the kernel ignore its reply's
+    /// size. So none is sent if an open has revealed the change. While the file is being changed
+    /// through the mount, that can't be told: the change may be older than the stamp. Then the
+    /// pages are dropped by the next open, or after a while.
+    pub(crate) fn reported(&self, node: u64, attr: &Attr, written: bool, notifier: &Arc<NotificationQueue>) {
+        let mut shard = self.shard(node);
+        let Some(known) = shard.get_mut(&node) else {
+            notifier.enqueue(Notification::pages(node));
+            return;
+        };
+        match known.reported(attr) {
+            Reported::Known => {}
+            Reported::Attributes => drop(notifier.enqueue(Notification::Attributes(node))),
+            Reported::Later => notifier.defer(Notification::StalePages(node)),
+            Reported::Pages => drop(known.drop_pages(node, written, notifier)),
+        }
+    }
+
+    /// Drops the pages of a file that are stale since a report, unless an open did so. While the
+    /// file is being changed, it waits longer.
+    pub(crate) fn drop_late(&self, node: u64, written: bool, notifier: &Arc<NotificationQueue>) {
+        let mut shard = self.shard(node);
+        let Some(known) = shard.get_mut(&node) else { return };
+        if known.stale && !known.is_idle() {
+            notifier.defer(Notification::StalePages(node));
+            return;
+        }
+        known.deferred = false;
+        if std::mem::take(&mut known.stale) {
+            known.drop_pages(node, written, notifier);
+        }
+    }
+
     /// Drops pages that are stale but were kept until the last open file for writing was released.
     pub(crate) fn last_writer_closed(&self, node: u64, notifier: &Arc<NotificationQueue>) {
         if !self.any() {
@@ -358,6 +433,43 @@ mod tests {
             self.pages.drop_if_stale(7, attr, false, &self.notifier);
             is_stale
         }
+    }
+
+    /// Returns what a report of attributes invalidates, and forgets what it scheduled.
+    fn reported(test: &TestPages, attr: &Attr) -> Reported {
+        let mut shard = test.pages.shard(7);
+        let known = shard.get_mut(&7).unwrap();
+        let reported = known.reported(attr);
+        known.deferred = false;
+        reported
+    }
+
+    #[test]
+    fn a_report_of_a_known_change_drops_nothing() {
+        let test = TestPages::new();
+        assert_eq!(test.opened(Some(attr(1, 1, 10)), false), PageState::Unknown);
+        assert_eq!(reported(&test, &attr(1, 1, 10)), Reported::Known);
+        assert_eq!(reported(&test, &attr(2, 1, 10)), Reported::Attributes, "chmod");
+        assert_eq!(reported(&test, &attr(3, 3, 11)), Reported::Pages);
+        assert_eq!(reported(&test, &attr(3, 3, 11)), Reported::Known, "the first report dropped the pages");
+        assert_eq!(reported(&test, &attr(2, 2, 12)), Reported::Known, "an earlier state");
+    }
+
+    #[test]
+    fn a_report_that_follows_a_change_through_the_mount_drops_pages_later() {
+        let test = TestPages::new();
+        let _unknown = test.opened(Some(attr(1, 1, 10)), false);
+        let change = test.pages.begin(7);
+        assert_eq!(reported(&test, &attr(2, 2, 10)), Reported::Later);
+        test.pages.end(&change, Some(&attr(3, 3, 10)));
+        // The report may be of a change that is older than the recorded one.
+        assert_eq!(reported(&test, &attr(3, 3, 10)), Reported::Later);
+        assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Unknown, "the open drops them");
+        assert_eq!(reported(&test, &attr(3, 3, 10)), Reported::Known);
+        let change = test.pages.begin(7);
+        test.pages.end(&change, Some(&attr(4, 4, 10)));
+        test.pages.shard(7).get_mut(&7).unwrap().changed = None;
+        assert_eq!(reported(&test, &attr(4, 4, 10)), Reported::Pages, "nobody changes the file any more");
     }
 
     #[test]

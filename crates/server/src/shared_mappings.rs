@@ -57,6 +57,15 @@ impl SharedMappings {
         }
     }
 
+    /// Returns the nodes that may be mapped: all that were ever open for that, and that the kernel
+    /// has not evicted. A mapping keeps its node from being evicted.
+    pub(crate) fn nodes(&self) -> Vec<u64> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect::<Vec<_>>())
+            .collect()
+    }
+
     /// Returns the number of open files through which the node can be mapped.
     pub(crate) fn opens(&self, node: u64) -> u32 {
         if self.count.load(Ordering::SeqCst) == 0 { 0 } else { self.shard(node).get(&node).copied().unwrap_or(0) }
@@ -93,6 +102,7 @@ mod tests {
         assert_eq!(mappings.lifetime(7, CACHE), Duration::ZERO);
         mappings.closed(7);
         assert_eq!((mappings.opens(7), mappings.lifetime(7, CACHE)), (0, MAPPED_ATTR_VALIDITY));
+        assert_eq!(mappings.nodes(), [7]);
         assert_eq!(mappings.lifetime(7, Duration::ZERO), Duration::ZERO);
         mappings.forget(7);
         mappings.forget(7);

@@ -132,6 +132,9 @@ pub struct Branches {
     pub unmarked: fn(usize, bool) -> BranchMode,
     /// Whether all changes are made on the first branch. It must then be writable if any branch is.
     pub first_must_be_writable: bool,
+    /// Whether the branches are alternatives, of which each operation uses one. A directory can
+    /// then be part of several of them, if at most one writes to it.
+    pub alternatives: bool,
     /// Whether the branches can be changed while the layer is in use ([`Made::branches`]).
     pub live: bool,
     /// Builds the layer over its branches.
@@ -206,6 +209,8 @@ pub struct Situation {
     pub passthrough: Option<bool>,
     /// Whether the server may change the owner of files.
     pub may_chown: bool,
+    /// How long the kernel may cache names and attributes (`cache=`); `None`: the default.
+    pub cache: Option<Duration>,
 }
 
 impl Made {

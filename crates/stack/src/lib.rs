@@ -16,6 +16,7 @@
 //! the layers.
 #![forbid(unsafe_code)]
 
+mod catalog;
 mod declare;
 mod given;
 mod list;
@@ -28,6 +29,7 @@ mod testing;
 mod text;
 pub mod value;
 
+pub use catalog::Catalog;
 pub use declare::{
     Access, Branch, BranchMode, Branches, Build, BuildOver, LayerType, Made, Make, MakeOf, Manual, Needs, Opened,
     OptionSpec, Reopen, Reopened, Situation, Traits,
@@ -35,5 +37,5 @@ pub use declare::{
 pub use given::{Given, name_and_value};
 pub use live::{BranchChange, BranchList, ChangeError, ChangePolicy, InUse, ListedBranch, LiveBranches, OpenedFile};
 pub use settings::Settings;
-pub use spec::{Catalog, StackSpec};
+pub use spec::StackSpec;
 pub use text::{Text, TextError, escape};

@@ -1,7 +1,11 @@
 //! Lists of branches: `BRANCH[=MODE]:BRANCH[=MODE]:...`. A branch is a path, or a stack in
 //! brackets.
 
+use crate::catalog::Catalog;
 use crate::{BranchMode, Branches, Given, Text, TextError, name_and_value};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 
 /// A branch as written: its path or stack, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +101,55 @@ fn alternatives(branches: &Branches) -> String {
     }
 }
 
-/// Parses all branches of the given lists.
-pub(crate) fn of_given(given: &Given, branches: &Branches) -> Result<Vec<WrittenBranch>, String> {
-    let lists: Vec<_> = given.lists(branches).map(|list| parse(list, branches)).collect::<Result<_, _>>()?;
-    Ok(lists.concat())
+/// Parses all branches of the given lists, and those in the files that they name.
+pub(crate) fn of_given(
+    given: &Given,
+    branches: &Branches,
+    catalog: &dyn Catalog,
+) -> Result<Vec<WrittenBranch>, String> {
+    let mut all = Vec::new();
+    for list in given.lists(branches) {
+        for branch in parse(list, branches)? {
+            match &branch.source {
+                Source::Path(path) if path.is(0, b'@') => {
+                    let path = PathBuf::from(OsString::from_vec(path.part(1..path.len()).bytes()));
+                    all.extend(read_file(&path, branch.mode, branches, catalog)?);
+                }
+                _ => all.push(branch),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Reads the branches that a file lists, one per line. `mode` applies to those without a mode.
+/// Empty lines, and those that begin with `#`, are ignored.
+fn read_file(
+    path: &Path,
+    mode: Option<BranchMode>,
+    branches: &Branches,
+    catalog: &dyn Catalog,
+) -> Result<Vec<WrittenBranch>, String> {
+    let (shown, several) = (path.display(), branches.noun.1);
+    let content = catalog.read_list(path).map_err(|wrong| {
+        format!("{shown}: can't read the list of {several}: {wrong} (write ./@ for a path that begins with @)")
+    })?;
+    let mut all = Vec::new();
+    for (line, number) in content.split(|&byte| byte == b'\n').zip(1..) {
+        let wrong = |wrong: String| format!("{shown}, line {number}: {wrong}");
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let text = Text::read(line).map_err(|error| wrong(format!("it {error}")))?;
+        for branch in parse(&text, branches).map_err(wrong)? {
+            if matches!(&branch.source, Source::Path(path) if path.is(0, b'@')) {
+                return Err(wrong("a list can't name another list".to_owned()));
+            }
+            all.push(WrittenBranch { mode: branch.mode.or(mode), ..branch });
+        }
+    }
+    if all.is_empty() { Err(format!("{shown} lists no {several}")) } else { Ok(all) }
 }
 
 /// Whether this item, found after a list of branches, is another branch.

@@ -36,6 +36,8 @@ pub struct ListedBranch {
     pub mode: BranchMode,
     /// The branch is listed as writable, but its file system turned out to be read-only.
     pub turned_read_only: bool,
+    /// What is wrong with it: `"hung"` or `"lost"`.
+    pub trouble: Option<&'static str>,
     /// Number of files that are open on it.
     pub open_files: u64,
 }
@@ -50,6 +52,9 @@ pub enum BranchChange {
         /// The branch.
         branch: Opened,
     },
+    /// Inserts this branch, which is an empty directory, with precedence over all others, and makes
+    /// all others read-only, in the state of one moment. It is the only change.
+    Snapshot(Opened),
     /// Removes the branch with this name. Its contents remain.
     Remove(PathBuf),
     /// Switches the branch with this name to another mode.
@@ -99,6 +104,8 @@ pub enum ChangeError {
     InUse(Vec<OpenedFile>),
     /// The list has another generation by now.
     Outdated,
+    /// The branches were changed, but something remains to be done: a sentence for the user.
+    Incomplete(String),
     /// Another reason: a sentence for the user.
     Refused(String),
 }

@@ -17,6 +17,7 @@
 //! is an ordinary byte. Inside a group all brackets count. A group whose whole content is in double
 //! quotes is parsed again, like the value of `stack=`.
 
+use crate::catalog::Catalog;
 use crate::list::{self, Source};
 use crate::suggest::nearest;
 use crate::{BranchMode, Given, LayerType, OptionSpec, Text, TextError, escape};
@@ -24,25 +25,6 @@ use core::fmt;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-
-/// The available layer types.
-pub trait Catalog {
-    /// Returns the type with this name.
-    fn find(&self, name: &str) -> Option<&'static LayerType>;
-
-    /// Returns all names.
-    fn names(&self) -> Vec<&'static str>;
-
-    /// Loads the layer type of a plugin.
-    ///
-    /// # Errors
-    /// Names the path, the problem and what to do about it.
-    fn load(&self, path: &Path) -> Result<&'static LayerType, String>;
-
-    /// Returns a suggestion for an unknown layer name that is the name of a file in the working
-    /// directory.
-    fn suggest_path(&self, name: &str) -> Option<String>;
-}
 
 /// Maximum number of layers and directories of a stack, including those in brackets.
 pub const MAX_PARTS: usize = 32;
@@ -366,7 +348,7 @@ impl Reader<'_> {
             true => format!("{}: {name}: option {}=: {wrong}", layer.at, declared.option),
             false => format!("option {}=: {wrong}", declared.option),
         };
-        let written = list::of_given(&layer.given, declared).map_err(wrong)?;
+        let written = list::of_given(&layer.given, declared, self.catalog).map_err(wrong)?;
         let mut branches = Vec::with_capacity(written.len());
         for (branch, number) in written.into_iter().zip(1..) {
             let lower = match branch.source {
@@ -525,6 +507,19 @@ mod tests {
         assert_eq!(shown("/x/good.so/[/a]b"), r"/x/good.so/\[/a\]b");
         // The layers of a group count as parts of the enclosing stack.
         assert!(wrong("wrapfs/[xro / /a]").starts_with("part 2 of the stack: no such layer \"xro\""));
+    }
+
+    #[test]
+    fn branches_can_be_listed_in_a_file() {
+        let want = r"unionfs,dirs=/x=rw:/a=rw:/b:[wrapfs / /c]=ro:/d\:e";
+        assert_eq!(shown("unionfs,dirs=/x=rw:@/list"), shown(want));
+        let want = r"unionfs,dirs=/a=rw:/b=ro:[wrapfs / /c]=ro:/d\:e=ro";
+        assert_eq!(shown("unionfs,dirs=@/list=ro"), shown(want));
+        assert!(wrong("unionfs,dirs=@/none").contains("/none: can't read the list of branches: No such file"));
+        assert!(wrong("unionfs,dirs=@/nested").contains("/nested, line 2: a list can't name another list"));
+        assert!(wrong("unionfs,dirs=@/empty").contains("/empty lists no branches"));
+        assert!(wrong("unionfs,dirs=@/wrong").contains("/wrong, line 2: unknown mode"));
+        assert_eq!(shown("unionfs,dirs=./@list:/a"), "unionfs,dirs=./@list:/a");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) const BRANCHES: Branches = Branches {
     modes: &[RW, RO],
     unmarked: |_, _| RO,
     first_must_be_writable: false,
+    alternatives: false,
     live: false,
     make: Make::Opened(&|_, _, _| Err("not implemented".to_owned())),
 };
@@ -62,6 +63,16 @@ impl Catalog for Types {
         match path.ends_with("good.so") {
             true => Ok(&TYPES[1]),
             false => Err(format!("{}: cannot load as a layer: No such file", path.display())),
+        }
+    }
+
+    fn read_list(&self, path: &Path) -> Result<Vec<u8>, String> {
+        match path.to_str() {
+            Some("/list") => Ok(b"# comment\n/a=rw\n\n  /b\n[wrapfs / /c]=ro\n/d\\:e".to_vec()),
+            Some("/nested") => Ok(b"/a\n@/list\n".to_vec()),
+            Some("/empty") => Ok(b"# nothing\n".to_vec()),
+            Some("/wrong") => Ok(b"/a\n/b=rx\n".to_vec()),
+            _ => Err("No such file or directory".to_owned()),
         }
     }
 

@@ -38,6 +38,25 @@ pub fn size(value: &[u8]) -> Result<usize, String> {
     bytes().ok_or_else(|| "not a size; write it as 4096, 4k or 1M".to_owned())
 }
 
+/// Parses an amount of disk space in bytes: `4096`, `500M`, `4G` (KiB, MiB, GiB and TiB).
+///
+/// # Errors
+/// The value is not an amount.
+pub fn space(value: &[u8]) -> Result<u64, String> {
+    let bytes = || {
+        let (digits, shift) = match value {
+            [digits @ .., b'k' | b'K'] => (digits, 10),
+            [digits @ .., b'm' | b'M'] => (digits, 20),
+            [digits @ .., b'g' | b'G'] => (digits, 30),
+            [digits @ .., b't' | b'T'] => (digits, 40),
+            digits => (digits, 0),
+        };
+        let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
+        digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    };
+    bytes().ok_or_else(|| "not an amount of space; write it as 500M or 4G".to_owned())
+}
+
 /// Parses permission bits in octal, including set-user-ID, set-group-ID and sticky.
 ///
 /// # Errors
@@ -72,6 +91,18 @@ pub fn seconds(value: &[u8]) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_of_space_have_units() {
+        for (text, bytes) in
+            [("0", 0), ("512", 512), ("3k", 3 << 10), ("2M", 2 << 20), ("4G", 4 << 30), ("1t", 1 << 40)]
+        {
+            assert_eq!(space(text.as_bytes()), Ok(bytes));
+        }
+        for bad in ["", "G", "+1", "-1", "4GB", "18446744073709551616", "16777216T"] {
+            assert!(space(bad.as_bytes()).unwrap_err().contains("500M or 4G"), "{bad}");
+        }
+    }
 
     #[test]
     fn values_are_read() {

@@ -9,6 +9,7 @@ use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::ownnames::{LINKS, WORK};
 use crate::retry::Retries;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnode::{Attr, Cx, Errno, Kind, Name, OpenFile, Result, SetAttr, SetTime, StatFs, Vnode};
@@ -80,7 +81,11 @@ impl UnionVnode {
                 Ok(Links::Without(hidden))
             }
             [_] => Ok(Links::Without(0)),
-            _ => Ok(Links::Exactly(self.count_subdirs(op)?.saturating_add(2))),
+            _ => match self.count_subdirs(op) {
+                // By convention, 1 says that the number of subdirectories is unknown.
+                Err(Errno::TIMEDOUT | Errno::IO) if op.set.isolated => Ok(Links::Exactly(1)),
+                count => Ok(Links::Exactly(count?.saturating_add(2))),
+            },
         }
     }
 
@@ -90,7 +95,9 @@ impl UnionVnode {
         if counted != UNCOUNTED {
             return Ok(counted);
         }
-        self.listed_subdirs(op)
+        // Attributes are requested for every path through the directory: they don't wait for a
+        // branch that hangs.
+        self.listed_subdirs(&op.without_waiting())
     }
 
     /// Changes attributes, after a copy-up if necessary. `file`: the open file through which the
@@ -158,13 +165,21 @@ impl UnionVnode {
     /// only on writable branches.
     pub(crate) fn stat_fs(&self, op: &Op<'_>) -> Result<StatFs> {
         let mut total: Option<StatFs> = None;
-        let mut seen = Vec::new();
+        let mut seen = HashSet::new();
         for member in &op.set.order {
-            let one = member.state.root.statfs(op)?;
+            if member.state.fsid.get().is_some_and(|fsid| seen.contains(fsid)) {
+                continue;
+            }
+            let one = match member.state.root.statfs(&op.without_waiting()) {
+                // A branch that hangs or is lost does not count.
+                Err(Errno::TIMEDOUT | Errno::IO | Errno::STALE) if member.state.isolate.is_some() => continue,
+                one => one?,
+            };
+            let _ = member.state.fsid.set(one.fsid);
             if seen.contains(&one.fsid) {
                 continue;
             }
-            seen.push(one.fsid);
+            seen.insert(one.fsid);
             let free = op.set.writable(member.id);
             total = Some(add(total, &one, free));
         }

@@ -1,11 +1,12 @@
 //! A branch, regardless of its position. Only a [`crate::set::BranchSet`] knows positions.
 
-use crate::options::Branch;
+use crate::options::{Branch, Mode};
 use crate::ownfiles::{Own, OwnDir};
 use crate::reserve::Reserve;
-use std::sync::Arc;
+use isolate::{Health, Isolate, OnLoss};
 use std::sync::atomic::AtomicBool;
-use vnode::{Kind, Layer, Vnode};
+use std::sync::{Arc, OnceLock};
+use vnode::{Kind, Layer, Reports, Vnode};
 
 /// Identifies a branch for the life of the server. Its position may change, its id does not.
 /// (Records on disk refer to the branch's tag.)
@@ -38,10 +39,14 @@ pub(crate) fn same_stack(a: &[Lower], b: &[Lower]) -> bool {
 #[derive(Debug)]
 pub(crate) struct BranchState {
     pub(crate) layer: Arc<dyn Layer>,
+    /// The part of `layer` that calls a branch which may hang or be lost.
+    pub(crate) isolate: Option<Arc<Isolate>>,
     pub(crate) root: Arc<dyn Vnode>,
     pub(crate) path: std::path::PathBuf,
     /// Bits 62..48 of the inode numbers of its objects.
     pub(crate) tag: u16,
+    /// The number of its file system.
+    pub(crate) fsid: OnceLock<u64>,
     /// The branch is listed as `rw`, but its file system returned `EROFS`.
     pub(crate) turned_read_only: AtomicBool,
     /// The warning was logged that the branch refuses the union's own names.
@@ -50,31 +55,49 @@ pub(crate) struct BranchState {
     pub(crate) has_redirects: AtomicBool,
     /// Whether directories on the branch may have metacopies.
     pub(crate) metacopies: AtomicBool,
+    /// Host files of the branch may have been handed out, so that programs may have mapped them.
+    pub(crate) handed_out: AtomicBool,
     /// The file system, or the server's missing privileges, don't allow metacopies.
     pub(crate) no_metacopies: AtomicBool,
     /// The work directory, where copies are built.
     work: OwnDir,
     /// The index of copied-up files with several names.
     links: OwnDir,
+    /// The source of the branch's reports, if it reports each change of an entry.
+    pub(crate) reports: OnceLock<Arc<dyn Reports>>,
     /// Set aside so that files can be removed when the branch is full.
     pub(crate) reserve: Reserve,
 }
 
 impl BranchState {
     pub(crate) fn new(branch: Branch, tag: u16) -> Self {
+        let (layer, isolate) = isolate(&branch);
         Self {
-            root: branch.layer.root(),
-            layer: branch.layer,
+            root: layer.root(),
+            layer,
+            isolate,
+            fsid: OnceLock::new(),
             path: branch.path,
             tag,
             turned_read_only: AtomicBool::new(false),
             warned_names_refused: AtomicBool::new(false),
             has_redirects: AtomicBool::new(false),
             metacopies: AtomicBool::new(false),
+            handed_out: AtomicBool::new(false),
             no_metacopies: AtomicBool::new(false),
             work: OwnDir::new(Own::Work),
             links: OwnDir::new(Own::Links),
+            reports: OnceLock::new(),
             reserve: Reserve::default(),
+        }
+    }
+
+    /// Returns what is wrong with the branch, for lists.
+    pub(crate) fn trouble(&self) -> Option<&'static str> {
+        match self.isolate.as_ref()?.health() {
+            Health::Good => None,
+            Health::Stuck => Some("hung"),
+            Health::Lost => Some("lost"),
         }
     }
 
@@ -92,6 +115,19 @@ impl BranchState {
             Own::Links => &self.links,
         }
     }
+}
+
+/// Isolates a branch that may hang or be skipped. One that is written is called directly: a change
+/// can't be abandoned.
+fn isolate(branch: &Branch) -> (Arc<dyn Layer>, Option<Arc<Isolate>>) {
+    let hangs = branch.mode.is_network() || branch.layer.properties().may_hang;
+    let on_loss = branch.mode.on_loss();
+    if branch.mode == Mode::ReadWrite || !(hangs || on_loss == OnLoss::Empty) {
+        return (branch.layer.clone(), None);
+    }
+    let name = format!("branch {}", branch.path.display());
+    let isolate = Isolate::new(branch.layer.clone(), &name, hangs, on_loss);
+    (isolate.clone(), Some(isolate))
 }
 
 /// Whether the lower object is a directory.

@@ -8,13 +8,14 @@ use crate::logfile::{load, tag, why_not_written, write_log};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode, Options};
+use crate::reported::BranchReports;
 use crate::set::{BranchSet, Member};
 use crate::table::Interned;
 use stack::ChangePolicy;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use vnode::{Command, Cx, Errno, Layer, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode};
 
 /// A union: several directories, merged into one tree.
 #[derive(Debug)]
@@ -33,6 +34,23 @@ impl Unionfs {
     ///
     /// See [`BuildError`].
     pub fn new(branches: Vec<Branch>, options: Options) -> std::result::Result<Arc<Self>, BuildError> {
+        Self::build(branches, options, |core, op| core.prepare(op, &op.set.order))
+    }
+
+    /// Builds a union that reads the branches and changes nothing, whatever a kill has left in
+    /// them.
+    pub(crate) fn inspect(branches: &[Branch]) -> std::result::Result<Arc<Self>, BuildError> {
+        let read_only = |branch: &Branch| Branch { mode: Mode::ReadOnly, ..branch.clone() };
+        let branches = branches.iter().map(read_only).collect();
+        let prepare = |core: &Core, op: &Op<'_>| op.set.order.iter().try_for_each(|member| core.read_marks(op, member));
+        Self::build(branches, Options::default(), prepare)
+    }
+
+    fn build(
+        branches: Vec<Branch>,
+        options: Options,
+        prepare: impl FnOnce(&Core, &Op<'_>) -> std::result::Result<(), BuildError>,
+    ) -> std::result::Result<Arc<Self>, BuildError> {
         check(branches.iter().map(|branch| (&*branch.path, branch.mode)))?;
         branches.iter().try_for_each(check_root)?;
         let writes = branches.iter().any(|b| b.mode == Mode::ReadWrite);
@@ -53,6 +71,7 @@ impl Unionfs {
             None
         };
         let members = branches.into_iter().zip(tags).zip(0..).map(|((branch, tag), id)| Member {
+            moving: crate::options::Moving::Stays,
             id: BranchId(id),
             mode: branch.mode,
             state: Arc::new(BranchState::new(branch, tag)),
@@ -60,8 +79,11 @@ impl Unionfs {
         let set = BranchSet::new(BranchSet::FIRST, members.collect());
         let core = Arc::new(Core::new(set, options, Identity::new(loaded.known, log)));
         let set = core.branches.get();
+        for member in &set.order {
+            attach_branch(&core, member);
+        }
         let op = Op::new(&cx, &set);
-        core.prepare(&op, &set.order)?;
+        prepare(&core, &op)?;
         let index = core.load_links(&op, true).map_err(|(branch, errno)| BuildError::Step {
             what: "reading the index of hard links",
             path: set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone()),
@@ -87,13 +109,18 @@ impl Unionfs {
         changes: Vec<BranchChange>,
         policy: &ChangePolicy,
     ) -> std::result::Result<(), BuildError> {
-        self.core.change_branches(changes, policy)
+        self.core.change_branches(changes, policy, |member| attach_branch(&self.core, member))
     }
 
     /// Returns the current branches.
     #[must_use]
     pub fn branches(&self) -> BranchList {
         self.core.list_branches()
+    }
+
+    /// Returns the state that all vnodes share.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Makes the server close the files that it keeps open without a user.
@@ -115,6 +142,15 @@ impl Unionfs {
     }
 }
 
+/// Makes the layer of a branch report out-of-band changes to the union.
+fn attach_branch(core: &Arc<Core>, member: &Member) {
+    member.state.layer.attach(BranchReports::new(Arc::downgrade(core), member.id));
+    // Only from now on: what was read before may have changed without a report.
+    if let Some(source) = member.state.layer.reports() {
+        let _set_once = member.state.reports.set(source);
+    }
+}
+
 fn create_root(core: &Arc<Core>, set: &BranchSet) -> Result<Arc<UnionVnode>> {
     let stack: Arc<[Lower]> = set.roots().into();
     let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
@@ -130,6 +166,7 @@ impl Drop for Unionfs {
             tracing::warn!(%errno, "could not write the end of the identity log: some inode numbers and link counts change");
         }
         let set = self.core.branches.get();
+        self.core.retry_unlink_index(&Op::new(&cx, &set));
         for member in set.writables() {
             self.core.drop_work(&Op::new(&cx, &set), member.id);
         }
@@ -147,6 +184,11 @@ impl Layer for Unionfs {
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {
         self.core.attach(upcalls);
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        // Changes of the set of branches are not reported entry by entry.
+        None
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

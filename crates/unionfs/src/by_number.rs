@@ -80,6 +80,7 @@ impl Core {
     /// below renamed directories are searched for only if fewer than `enough` others were found.
     fn each_name(&self, op: &Op<'_>, number: u64, enough: usize, take: &mut dyn FnMut(Location) -> bool) -> Result<()> {
         let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
+        root.revalidate(op)?;
         let mut reporter = Reporter { take, reported: Vec::new(), enough: false };
         let natural = tag_of(number).is_some();
         let mut exists = !natural;
@@ -211,6 +212,8 @@ impl UnionVnode {
         if self.id == ROOT {
             return Ok(());
         }
+        // A crash may have lost the link count with the end of the log.
+        let uncounted = self.core.links.branch(self.id).is_some() && self.core.identity.names(self.id).is_none();
         let known = match self.place() {
             Some(place) => unless_gone(place.parent.find(op, place.name()?))?
                 .filter(|(vnode, _)| vnode.id == self.id)
@@ -219,11 +222,12 @@ impl UnionVnode {
         };
         if let Some((place, attr)) = &known {
             let parent: Arc<dyn Vnode> = place.parent.clone();
-            if !sink(&parent, place.name()?) || self.dir.is_some() || attr.nlink < 2 {
+            if !sink(&parent, place.name()?) || self.dir.is_some() || (attr.nlink < 2 && !uncounted) {
                 return Ok(());
             }
         }
         let names = match self.get_attr(op)?.nlink {
+            _ if uncounted => usize::MAX,
             0 => return Ok(()),
             nlink if self.dir.is_none() => nlink as usize,
             _ => 1,

@@ -1,17 +1,22 @@
 //! Changing the set of branches of a union in use: docs/design/unionfs.md, "Branch sets".
 
-use crate::branch::{BranchId, BranchState};
+use crate::branch::{BranchId, BranchState, Lower};
+use crate::carry::{Carrying, OpenInKernel};
 use crate::identity::Known;
 use crate::in_use::{Copies, Used};
+use crate::links::Index;
 use crate::log::{Alias, Log, Record};
-use crate::logfile::{TAGS, load, move_log, tag, why_not_written};
+use crate::logfile::{IDENT, TAGS, load, move_log, tag, why_not_written};
 use crate::metacopy::METACOPIES;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::MOVED;
-use crate::options::{Branch, BuildError, Mode};
-use crate::ownfiles::{Own, has_links, move_links_aside};
+use crate::options::{Branch, BuildError, Mode, Moving};
+use crate::ownfiles::{ASIDE, Own, has_links, move_links_aside};
+use crate::ownnames::WORK;
 use crate::set::{BranchSet, Member};
+use crate::work::{clean_work, entries};
+use isolate::OnLoss;
 use stack::{ChangePolicy, InUse};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -32,10 +37,16 @@ pub enum BranchChange {
         /// The branch.
         branch: Branch,
     },
+    /// Inserts this branch, whose root is empty, left of all others, and makes all others
+    /// read-only. From then on they never change. It is the only change.
+    Snapshot(Branch),
     /// Removes the branch with this path from the set. Its contents remain.
     Remove(PathBuf),
     /// Changes the mode of the branch with this path.
     Mode(PathBuf, Mode),
+    /// Begins or ends moving files from the branch with this path to others. A drained branch can
+    /// be removed only once it is empty; [`BranchChange::Mode`] ends that too.
+    Moving(PathBuf, Moving),
     /// Moves the branch with this path: at most this many branches then lie left of it.
     Move(PathBuf, usize),
 }
@@ -75,6 +86,7 @@ struct Next {
     removed: Vec<BranchId>,
     /// Records of the tags that were assigned for it.
     fresh: Vec<Record>,
+    is_snapshot: bool,
 }
 
 impl Next {
@@ -154,6 +166,18 @@ fn insert(planned: &mut Vec<Planned>, at: usize, branch: Planned) {
     planned.insert(left.unwrap_or(0), branch);
 }
 
+/// Makes all branches read-only, and ends the moving of files.
+fn make_read_only(planned: &mut [Planned]) {
+    for branch in planned {
+        if let Planned::Kept(member) = branch
+            && member.mode == Mode::ReadWrite
+        {
+            member.mode = Mode::ReadOnly;
+            member.moving = Moving::Stays;
+        }
+    }
+}
+
 /// Returns the branches after the changes, among those that the changes remove.
 fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
     let mut planned: Vec<Planned> = old.order.iter().cloned().map(Planned::Kept).collect();
@@ -163,6 +187,11 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
             BranchChange::Insert { at, branch } => {
                 check_root(&branch)?;
                 insert(&mut planned, at, Planned::New(branch));
+            }
+            BranchChange::Snapshot(branch) => {
+                check_root(&branch)?;
+                make_read_only(&mut planned);
+                insert(&mut planned, 0, Planned::New(Branch { mode: Mode::ReadWrite, ..branch }));
             }
             BranchChange::Remove(path) => {
                 let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
@@ -175,10 +204,23 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
                 let branch = planned.remove(at);
                 insert(&mut planned, to, branch);
             }
+            BranchChange::Moving(path, moving) => {
+                let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
+                if let Some(Planned::Kept(member)) = planned.get_mut(at) {
+                    member.moving = moving;
+                }
+            }
             BranchChange::Mode(path, mode) => {
                 let at = place(&path).ok_or(BuildError::NoSuchBranch(path))?;
                 match planned.get_mut(at) {
-                    Some(Planned::Kept(member)) => member.mode = mode,
+                    Some(Planned::Kept(member)) => {
+                        if mode.on_loss() == OnLoss::Empty && member.state.isolate.is_none() {
+                            let path = member.state.path.clone();
+                            return Err(BuildError::NeedsRemount(path, "is to be skipped if it is lost"));
+                        }
+                        member.mode = mode;
+                        member.moving = Moving::Stays;
+                    }
                     Some(Planned::New(branch)) => branch.mode = mode,
                     Some(Planned::Removed(_)) | None => {}
                 }
@@ -190,15 +232,25 @@ fn plan(old: &BranchSet, changes: Vec<BranchChange>) -> Outcome<Vec<Planned>> {
 }
 
 impl Core {
-    /// Changes the set of branches: applies all of `changes` in one step, or nothing.
-    pub(crate) fn change_branches(&self, changes: Vec<BranchChange>, policy: &ChangePolicy) -> Outcome<()> {
+    /// Changes the set of branches: applies all of `changes` in one step, or nothing. `attach`
+    /// makes the layer of a new branch report changes.
+    pub(crate) fn change_branches(
+        &self,
+        changes: Vec<BranchChange>,
+        policy: &ChangePolicy,
+        attach: impl Fn(&Member),
+    ) -> Outcome<()> {
         let mut ids = self.next_branch.lock();
         let old = self.branches.get();
         if policy.expected_generation.is_some_and(|expected| expected != old.generation) {
             return Err(BuildError::Changed);
         }
+        let is_snapshot = changes.iter().any(|change| matches!(change, BranchChange::Snapshot(_)));
+        if is_snapshot && changes.len() > 1 {
+            return Err(BuildError::SnapshotNotAlone);
+        }
         let planned = plan(&old, changes)?;
-        let next = self.next_set(&old, planned, &mut ids)?;
+        let next = Next { is_snapshot, ..self.next_set(&old, planned, &mut ids)? };
         if let Some(announced) = self.announced.get() {
             next.set.order.iter().try_for_each(|member| check_announced(member, announced))?;
         }
@@ -208,6 +260,9 @@ impl Core {
             self.copy_to_remaining(&Op::new(&cx, &old), &next, |vnode, to| {
                 vnode.run_change(&cx, |op| self.copy_up(op, vnode, Some(to), None))
             })?;
+        }
+        if is_snapshot {
+            self.sync_early(&old);
         }
         let until = Instant::now() + policy.patience;
         let closed = self.gate.close(policy.patience).ok_or(BuildError::Busy)?;
@@ -219,10 +274,13 @@ impl Core {
         }
         let switched = switched_to_read_only(&old, &next.set);
         let closed_branches = next.removed.iter().chain(&switched).copied().collect();
-        let barred = (policy.in_use != InUse::Keep).then(|| self.open_files.bar(closed_branches));
-        if barred.is_some() {
+        let barred = (is_snapshot || policy.in_use != InUse::Keep).then(|| self.open_files.bar(closed_branches));
+        let mut in_kernel = OpenInKernel::default();
+        if is_snapshot {
+            in_kernel = self.open_in_kernel(&Op::new(&cx, &old), &switched)?;
+        } else if barred.is_some() {
             // Whatever the kernel writes itself would change a read-only branch.
-            let written = self.used_by_kernel(&switched);
+            let written = self.used_by_kernel(&Op::new(&cx, &old), &switched);
             if !written.is_empty() {
                 return Err(self.in_use(&old, written.into_iter()));
             }
@@ -231,17 +289,91 @@ impl Core {
             InUse::Keep => Vec::new(),
             in_use => self.remaining_use(&Op::new(&cx, &old), &next, in_use)?,
         };
-        let moving = used.iter().map(|used| self.write_gate.start_move(&cx, used.vnode.id)).collect::<Result<Vec<_>>>();
+        // Writes to files that can move do not pass the gate either.
+        let mut written: HashSet<u64> = used.iter().map(|used| used.vnode.id).collect();
+        if is_snapshot {
+            written.extend(self.open_for_writing(&switched));
+        }
+        let moving = written
+            .iter()
+            .map(|&id| self.write_gate.start_move_until(&cx, id, Some(until)))
+            .collect::<Result<Vec<_>>>();
         let moving = moving.map_err(|_| BuildError::Busy)?;
         let op = Op::new(&cx, &next.set);
-        self.replace_set(&old, &op, &next, &used)?;
+        let replaced = match is_snapshot {
+            true => {
+                self.take_snapshot(&old, &op, &next, &mut in_kernel).inspect_err(|_| self.forget_new_branch(&old, &op))
+            }
+            false => self.replace_set(&old, &op, &next, &used, None),
+        };
+        // After the last one, the set was replaced nevertheless.
+        if let Err(error) = &replaced
+            && !matches!(error, BuildError::Incomplete(..))
+        {
+            return replaced;
+        }
+        self.finish_change(&old, &op);
         drop((moving, barred, no_direct, closed));
         self.sync_no_longer_written(&old, &op);
+        // What was cached before this is invalidated next.
+        op.set.order.iter().filter(|member| old.member(member.id).is_none()).for_each(attach);
         self.on_branch_set_changed(&op);
         if let Err(errno) = self.identity.flush(&cx) {
             tracing::warn!(%errno, "could not write the identity log");
         }
-        Ok(())
+        replaced
+    }
+
+    /// Removes the work directory of a branch that was not added after all.
+    fn forget_new_branch(&self, old: &BranchSet, op: &Op<'_>) {
+        if self.branches.generation() == old.generation
+            && let Some(to) = op.set.order.first()
+        {
+            self.drop_work(op, to.id);
+        }
+    }
+
+    /// Takes a snapshot: checks the new branch, and carries open files to it.
+    fn take_snapshot(&self, old: &BranchSet, op: &Op<'_>, next: &Next, in_kernel: &mut OpenInKernel) -> Outcome<()> {
+        let to = next.set.order.first().ok_or(BuildError::NoBranches)?;
+        self.prepare(op, std::slice::from_ref(to))?;
+        check_empty(op, to)?;
+        // The log of the old first branch is complete then.
+        let path = old.order.first().map_or_else(PathBuf::new, |first| first.state.path.clone());
+        self.identity.flush(op).map_err(step("writing the identity log", &path))?;
+        let old_op = Op::new(op, old);
+        let Some(mut carrying) = self.begin_carrying((&old_op, op), in_kernel)? else {
+            return self.replace_set(old, op, next, &[], None).inspect(|()| Self::keep_nameless(in_kernel));
+        };
+        let created = carrying.create_clones(&old_op).map_err(step("cloning the open files", &path));
+        match created.and_then(|()| self.replace_set(old, op, next, &[], Some(&mut carrying))) {
+            Ok(()) => {
+                Self::keep_nameless(in_kernel);
+                carrying.complete().map_err(|errno| BuildError::Incomplete(path, errno))
+            }
+            Err(error) => {
+                carrying.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the root of a snapshot's new branch the attributes that users see at the root of the
+    /// union.
+    fn copy_root_attributes(&self, old: &BranchSet, op: &Op<'_>) -> Outcome<()> {
+        let (Some(from), Some(to)) = (old.order.first(), op.set.order.first()) else { return Ok(()) };
+        let root = &from.state.root;
+        let copied = root.getattr(op).and_then(|attr| self.copy_attributes(op, root, &attr, &to.state.root));
+        copied.map_err(step("copying the attributes of the union's root to this branch", &to.state.path))
+    }
+
+    /// Makes most of the changes durable, so that a snapshot takes less time while changes wait.
+    fn sync_early(&self, old: &BranchSet) {
+        let cx = self.server_cx();
+        for member in old.order.iter().filter(|member| member.mode == Mode::ReadWrite) {
+            // Those of the snapshot itself report errors.
+            let _ignored = member.state.layer.sync(&cx);
+        }
     }
 
     /// Makes earlier changes durable on the branches that are no longer written: later requests to
@@ -283,21 +415,38 @@ impl Core {
     }
 
     /// Replaces the set of branches. `used`: files to be copied to the inserted leftmost branch.
-    fn replace_set(&self, old: &BranchSet, op: &Op<'_>, next: &Next, used: &[Used]) -> Outcome<()> {
+    /// `carrying`: for a snapshot, open files to be carried there.
+    fn replace_set(
+        &self,
+        old: &BranchSet,
+        op: &Op<'_>,
+        next: &Next,
+        used: &[Used],
+        mut carrying: Option<&mut Carrying<'_>>,
+    ) -> Outcome<()> {
         let set = &next.set;
-        self.prepare(op, &newly_written(old, set))?;
+        for drained in next.removed.iter().filter_map(|&id| old.member(id)).filter(|m| m.moving == Moving::Drained) {
+            self.leave(op, old, drained)?;
+        }
+        if !next.is_snapshot {
+            self.prepare(op, &newly_written(old, set))?;
+        }
         let index = self.load_links(op, false).map_err(|(branch, errno)| {
             let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
             step("reading the index of hard links", &path)(errno)
         })?;
         self.keep_numbers(op);
         // The last step that can fail.
-        let (log, index, copies) = match self.new_log(op, old, set, next.fresh.clone())? {
-            NewLog::Moves(known, log) if !used.is_empty() => {
-                let drafted = self.copy_to_inserted(op, (&next.all, set), used, (known, log))?;
+        let log = self.new_log(op, old, set, next.fresh.clone())?;
+        if next.is_snapshot {
+            self.copy_root_attributes(old, op)?;
+        }
+        let (log, index, copies) = match (log, carrying.as_deref_mut()) {
+            (NewLog::Moves(known, log), Some(carrying)) => {
+                let drafted = self.carry_to_inserted(op, (&next.all, old, set), carrying, (known, log))?;
                 (NewLog::Moves(drafted.known, drafted.log), drafted.index, drafted.copies)
             }
-            log => (log, index, Copies::new()),
+            (log, _) => self.copy_with_log(op, next, used, log, index)?,
         };
         if !next.removed.is_empty() {
             self.let_follow(set, &next.removed, &copies);
@@ -311,7 +460,43 @@ impl Core {
             }
         });
         self.adopt_copies(op, used, copies);
-        self.finish_change(old, op);
+        if let Some(carrying) = carrying {
+            self.adopt_carried(op, carrying);
+        }
+        Ok(())
+    }
+
+    /// Copies files in use to the inserted branch, if there are any. Returns the log, the link
+    /// index and the copies.
+    fn copy_with_log(
+        &self,
+        op: &Op<'_>,
+        next: &Next,
+        used: &[Used],
+        log: NewLog,
+        index: Index,
+    ) -> Outcome<(NewLog, Index, Copies)> {
+        Ok(match log {
+            NewLog::Moves(known, log) if !used.is_empty() => {
+                let drafted = self.copy_to_inserted(op, (&next.all, &next.set), used, (known, log))?;
+                (NewLog::Moves(drafted.known, drafted.log), drafted.index, drafted.copies)
+            }
+            log => (log, index, Copies::new()),
+        })
+    }
+
+    /// Checks that a drained branch is empty. If it provides the attributes of the root, the
+    /// branch that is the leftmost after it gets them.
+    fn leave(&self, op: &Op<'_>, old: &BranchSet, drained: &Member) -> Outcome<()> {
+        let path = &drained.state.path;
+        let root = Lower { vnode: drained.state.root.clone(), branch: drained.id };
+        let empty = self.is_drained(op, &root).map_err(step("looking for remaining files", path))?;
+        if !empty {
+            return Err(BuildError::NotDrained(path.clone()));
+        }
+        if let Some(first) = op.set.roots().first().filter(|_| old.is_leftmost(drained.id)) {
+            self.mirror_attributes(op, &root, first).map_err(step("copying the attributes of the root", path))?;
+        }
         Ok(())
     }
 
@@ -330,12 +515,13 @@ impl Core {
                 Planned::New(branch) => Member {
                     id: self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?,
                     mode: branch.mode,
+                    moving: Moving::Stays,
                     state: Arc::new(BranchState::new(branch, tag)),
                 },
             });
         }
         let order = all.iter().filter(|member| !removed.contains(&member.id)).cloned().collect();
-        Ok(Next { set: Arc::new(BranchSet::new(old.generation + 1, order)), all, removed, fresh })
+        Ok(Next { set: Arc::new(BranchSet::new(old.generation + 1, order)), all, removed, fresh, is_snapshot: false })
     }
 
     /// Returns an id for a new branch, to which no set in use and no vnode refers.
@@ -354,19 +540,30 @@ impl Core {
         (0..=u16::MAX).map(BranchId).find(|id| !used.contains(id))
     }
 
-    /// Reads the marks that an earlier union left in these branches, and empties the work
-    /// directories.
+    /// Reads the marks that an earlier union left in this branch.
+    pub(crate) fn read_marks(&self, op: &Op<'_>, branch: &Member) -> Outcome<()> {
+        let state = &branch.state;
+        for (mark, flag, what) in [
+            (MOVED, &state.has_redirects, "looking for redirects"),
+            (METACOPIES, &state.metacopies, "looking for metacopies"),
+        ] {
+            let found = Name::new(mark).and_then(|name| state.root.lookup(op, name));
+            flag.store(found.map_err(step(what, &state.path))?.is_some(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Reads the marks that an earlier union left in these branches, completes or reverts an
+    /// interrupted snapshot, and empties the work directories.
     pub(crate) fn prepare(&self, op: &Op<'_>, branches: &[Member]) -> Outcome<()> {
-        for Member { id, mode, state } in branches {
-            for (mark, flag, what) in [
-                (MOVED, &state.has_redirects, "looking for redirects"),
-                (METACOPIES, &state.metacopies, "looking for metacopies"),
-            ] {
-                let found = Name::new(mark).and_then(|name| state.root.lookup(op, name));
-                flag.store(found.map_err(step(what, &state.path))?.is_some(), Ordering::Release);
-            }
+        for member in branches {
+            let Member { id, mode, state, .. } = member;
+            self.read_marks(op, member)?;
+            let work = self.own_dir(op, *id, Own::Work).map_err(step("looking for the work directory", &state.path))?;
+            let Some(work) = work else { continue };
+            self.recover_snapshot(op, member, &work)?;
             if *mode == Mode::ReadWrite
-                && let Err(errno) = self.clean_work(op, *id)
+                && let Err(errno) = clean_work(op, &work)
             {
                 // Leftovers have no effect.
                 tracing::warn!(%errno, branch = %state.path.display(), "could not empty the work directory");
@@ -448,6 +645,17 @@ impl Core {
         if let Err(errno) = self.complete_names(op) {
             tracing::warn!(%errno, "could not complete the link counts of some files");
         }
+    }
+}
+
+/// Checks that the new branch of a snapshot holds nothing but records of the union, which an
+/// interrupted snapshot may have left.
+fn check_empty(cx: &Cx<'_>, to: &Member) -> Outcome<()> {
+    let names = entries(cx, &to.state.root).map_err(step("reading it", &to.state.path))?;
+    let is_own = |name: &[u8]| name.starts_with(IDENT) || name == WORK || name.starts_with(ASIDE.as_bytes());
+    match names.iter().all(|(name, _)| is_own(name)) {
+        true => Ok(()),
+        false => Err(BuildError::NotEmpty(to.state.path.clone())),
     }
 }
 

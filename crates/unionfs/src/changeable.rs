@@ -61,7 +61,7 @@ impl UnionVnode {
             let held = self.hold(op)?;
             let home = as_metacopy(held.vnode()).map(|meta| meta.home);
             let writable = op.set.writable(held.branch);
-            if writable && home.is_none() {
+            if (writable || self.stays()) && home.is_none() {
                 return Ok(held);
             }
             // A file of a removed branch is not copied.

@@ -1,6 +1,8 @@
 //! Commands of the control channel: the union's own, and those of the layers of its branches.
 
 use crate::branch::Lower;
+use crate::debug::{REVALIDATE, STATE};
+use crate::move_steps::MOVE;
 use crate::node::UnionVnode;
 use crate::query::QUERY;
 use crate::set::BranchSet;
@@ -9,7 +11,7 @@ use vnode::{Command, Cx, Errno, Result};
 /// Returns the union's own commands and those of all branches.
 pub(crate) fn commands(set: &BranchSet) -> Vec<Command> {
     let branches = set.order.iter().flat_map(|member| member.state.layer.commands());
-    std::iter::once(QUERY).chain(branches).collect()
+    [QUERY, MOVE, STATE, REVALIDATE].into_iter().chain(branches).collect()
 }
 
 /// Whether commands may be passed to an object on that branch. A command may change the object. So
@@ -25,6 +27,16 @@ impl UnionVnode {
     pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
         if command == QUERY.name {
             return self.query(cx);
+        }
+        if command == MOVE.name {
+            return self.move_step(cx, input);
+        }
+        if command == STATE.name {
+            return self.state_of_branches(cx);
+        }
+        if command == REVALIDATE.name {
+            cx.require_blocking()?;
+            return self.revalidate_all();
         }
         let pass = |set: &BranchSet, lower: &Lower| match accepts_commands(set, lower) {
             true => lower.vnode.control(cx, command, input),

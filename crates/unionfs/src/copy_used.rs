@@ -11,7 +11,7 @@ use crate::copyup::{Built, Copying};
 use crate::identity::{Identity, Known, ROOT};
 use crate::in_use::{Copies, Copy, Used, as_union_file};
 use crate::links::Index;
-use crate::log::{Alias, Log};
+use crate::log::{Alias, Log, Record};
 use crate::metacopy::as_metacopy;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
@@ -35,8 +35,8 @@ pub(crate) struct Drafted {
     pub(crate) index: Index,
 }
 
-/// A union of old and new branches, for copying.
-struct Draft {
+/// A union of old and new branches, for copying or linking files to the inserted one.
+pub(crate) struct Draft {
     core: Arc<Core>,
     set: Arc<BranchSet>,
     root: Arc<UnionVnode>,
@@ -57,7 +57,7 @@ struct Staged {
 
 /// What a step may have created on the inserted branch. Objects of the leftmost branch lie at their
 /// path in the union.
-enum Created {
+pub(crate) enum Created {
     /// The copy with this number, at this path.
     Copy(Vec<u8>, u64),
     Directory(Vec<u8>),
@@ -152,11 +152,7 @@ impl Core {
             Ok((copies, index))
         });
         match copied {
-            Ok((copies, index)) => {
-                let (known, log) = draft.core.identity.take();
-                let log = log.ok_or(Errno::IO).map_err(failed)?;
-                Ok(Drafted { copies, known, log, index })
-            }
+            Ok((copies, index)) => draft.finish(copies, index).map_err(failed),
             Err(errno) => {
                 draft.undo(&op, created);
                 Err(failed(errno))
@@ -164,7 +160,7 @@ impl Core {
         }
     }
 
-    fn draft(&self, cx: &Cx<'_>, all: &[Member], (known, log): (Known, Log)) -> Result<Draft> {
+    pub(crate) fn draft(&self, cx: &Cx<'_>, all: &[Member], (known, log): (Known, Log)) -> Result<Draft> {
         let mode = |at| if at == 0 { Mode::ReadWrite } else { Mode::ReadOnly };
         let members = all.iter().enumerate().map(|(at, member)| Member { mode: mode(at), ..member.clone() });
         let set = BranchSet::new(BranchSet::FIRST, members.collect());
@@ -182,6 +178,54 @@ impl Core {
 }
 
 impl Draft {
+    /// Returns the set of all branches.
+    pub(crate) fn set(&self) -> &BranchSet {
+        &self.set
+    }
+
+    /// Writes the records of the identity log that were deferred.
+    pub(crate) fn flush(&self, cx: &Cx<'_>) -> Result<()> {
+        self.core.identity.flush(cx)
+    }
+
+    /// Reads the link index of the set of `op`.
+    pub(crate) fn load_links(&self, op: &Op<'_>) -> Result<Index> {
+        self.core.load_links(op, false).map_err(|(_, errno)| errno)
+    }
+
+    /// Returns the content of the identity log, and the log itself, with the copies.
+    pub(crate) fn finish(&self, copies: Copies, index: Index) -> Result<Drafted> {
+        let (known, log) = self.core.identity.take();
+        Ok(Drafted { copies, known, log: log.ok_or(Errno::IO)?, index })
+    }
+
+    /// Links a file of the union in use, which has one name, into the inserted branch. Returns the
+    /// record with which it keeps its number there.
+    pub(crate) fn link(
+        &self,
+        op: &Op<'_>,
+        new: &BranchSet,
+        live: &UnionVnode,
+        lower: &Lower,
+        created: &mut Vec<Created>,
+    ) -> Result<Record> {
+        let vnode = self.find(op, live)?;
+        let place = vnode.place().ok_or(Errno::STALE)?;
+        self.make_parents(op, &place.parent, created)?;
+        self.keep_numbers(op, &place.parent, new)?;
+        let dir = place.parent.part(self.to)?.ok_or(Errno::IO)?;
+        let (server, name) = (self.core.server(op), place.name()?);
+        created.push(Created::Copy(place.parent.path_to(name), lower.vnode.id()));
+        let linked = self.core.preserving_times(op, &dir.vnode, || dir.vnode.link(&server, name, &lower.vnode))?;
+        let linked = (Lower { vnode: linked.vnode, branch: self.to }, linked.attr);
+        self.core.alias_record(op, &linked.0, &linked.1, (live.id, live.generation()))
+    }
+
+    /// Writes records to the identity log.
+    pub(crate) fn log(&self, cx: &Cx<'_>, records: Vec<Record>) -> Result<()> {
+        self.core.identity.append_all(cx, records)
+    }
+
     /// Copies the data of all files first. That takes long, and leaves nothing behind if the server
     /// is killed. Then gives the copies their names.
     fn copy_all(&self, op: &Op<'_>, new: &BranchSet, used: &[Used], created: &mut Vec<Created>) -> Result<Copies> {
@@ -298,7 +342,7 @@ impl Draft {
     }
 
     /// Removes what was created on the branch.
-    fn undo(&self, op: &Op<'_>, created: Vec<Created>) {
+    pub(crate) fn undo(&self, op: &Op<'_>, created: Vec<Created>) {
         for step in created.into_iter().rev() {
             if let Err(errno) = self.undo_step(op, &step)
                 && errno != Errno::NOENT

@@ -4,11 +4,12 @@ use crate::branch::Lower;
 use crate::metacopy::{as_metacopy, is_own};
 use crate::node::Core;
 use crate::op::Op;
-use crate::options::Copyup;
-use crate::read_sized::read_sized;
+use crate::options::{Copyup, sole_directory_mode, without_group};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence, XattrFlags};
+use vnode::{
+    Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence, XattrFlags, read_value,
+};
 
 /// Bytes copied between two checks for the caller's signals.
 const CHUNK: u64 = 4 << 20;
@@ -43,7 +44,7 @@ impl Core {
         to.fsync(&server, true)
     }
 
-    /// Copies owner, mode, extended attributes and times.
+    /// Copies owner, mode, extended attributes and times, as `copyup=` says.
     pub(crate) fn copy_attributes(
         &self,
         op: &Op<'_>,
@@ -51,14 +52,30 @@ impl Core {
         attr: &Attr,
         to: &Arc<dyn Vnode>,
     ) -> Result<()> {
-        let server = self.server(op);
         // The attributes in a metacopy may have been changed through the union: keep them, whatever
         // `copyup=` says.
         let changed = as_metacopy(from).is_some_and(|meta| op.set.writable(meta.home));
-        let copyup = if changed { Copyup::Preserve } else { self.options.copyup };
-        let (uid, gid, mode) = copy_owner(copyup, op, attr);
+        let copyup = if changed || op.moves { Copyup::Preserve } else { self.options.copyup };
+        self.copy_attributes_as(op, copyup, from, attr, to)
+    }
+
+    /// As [`Self::copy_attributes`], with owner and mode by `copyup`.
+    pub(crate) fn copy_attributes_as(
+        &self,
+        op: &Op<'_>,
+        copyup: Copyup,
+        from: &Arc<dyn Vnode>,
+        attr: &Attr,
+        to: &Arc<dyn Vnode>,
+    ) -> Result<()> {
+        let server = self.server(op);
+        let (uid, gid, mut mode) = copy_owner(copyup, op, attr);
         let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-        if let Err(errno) = to.setattr(&server, &owner, None) {
+        let sole = matches!(copyup, Copyup::Sole { .. });
+        let given = to.setattr(&server, &owner, None);
+        if sole && given == Err(Errno::PERM) {
+            mode = without_group(mode);
+        } else if let Err(errno) = given {
             if errno == Errno::PERM && !self.warned_of_owner.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     owner = uid,
@@ -73,7 +90,7 @@ impl Core {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             to.setattr(&server, &set, None)?;
         }
-        let own_mode = matches!(copyup, Copyup::Preserve);
+        let own_mode = matches!(copyup, Copyup::Preserve | Copyup::Sole { .. });
         copy_xattrs(&server, from, to, own_mode && !symlink)?;
         let times = SetAttr {
             atime: Some(SetTime::At(attr.atime)),
@@ -92,6 +109,11 @@ pub(crate) fn copy_owner(copyup: Copyup, op: &Op<'_>, attr: &Attr) -> (u32, u32,
             let umask = op.process_umask().unwrap_or(op.umask);
             (op.uid, op.gid, attr.perm() & 0o777 & !umask)
         }
+        Copyup::Sole { uid } if attr.kind() == Kind::Directory => {
+            (uid, attr.gid, sole_directory_mode(attr.perm(), uid == attr.uid))
+        }
+        Copyup::Sole { uid } if uid == attr.uid => (uid, attr.gid, attr.perm()),
+        Copyup::Sole { uid } => (uid, attr.gid, attr.perm() & 0o1777),
         Copyup::Mounter { uid, gid, mode } if attr.kind() == Kind::Directory => {
             (uid, gid, mode & 0o7777 | (mode & 0o444) >> 2)
         }
@@ -156,6 +178,40 @@ fn must_copy(name: &[u8]) -> bool {
     ACLS.contains(&name) || name == b"security.capability"
 }
 
+/// Whether two directories have the same owner, mode and ACLs: new entries inherit the same from
+/// both, and the same users may create them.
+pub(crate) fn gives_same_access(cx: &Cx<'_>, one: &Arc<dyn Vnode>, other: &Arc<dyn Vnode>) -> Result<bool> {
+    let access = |vnode: &Arc<dyn Vnode>| vnode.getattr(cx).map(|attr| (attr.uid, attr.gid, attr.perm()));
+    if access(one)? != access(other)? {
+        return Ok(false);
+    }
+    for name in ACLS {
+        let acl = |vnode| match get_xattr(cx, vnode, name) {
+            Ok(acl) => Ok(Some(acl)),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(errno) => Err(errno),
+        };
+        if acl(one)? != acl(other)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes the extended attributes that another object lacks.
+pub(crate) fn remove_other_xattrs(cx: &Cx<'_>, model: &Arc<dyn Vnode>, from: &Arc<dyn Vnode>) -> Result<()> {
+    let wanted = list_xattrs(cx, model)?;
+    for name in list_xattrs(cx, from)?.split(|&b| b == 0).filter(|name| !name.is_empty()) {
+        if !wanted.split(|&b| b == 0).any(|other| other == name) {
+            match from.removexattr(cx, name) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Copies extended attributes; with `acls`, also the ACLs, which belong to the mode.
 fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bool) -> Result<()> {
     let wanted = list_xattrs(cx, from)?;
@@ -188,12 +244,12 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
 }
 
 fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
-    match read_sized(|out| vnode.listxattr(cx, out)) {
+    match read_value(|out| vnode.listxattr(cx, out)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
         other => other,
     }
 }
 
 fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {
-    read_sized(|out| vnode.getxattr(cx, name, out))
+    read_value(|out| vnode.getxattr(cx, name, out))
 }

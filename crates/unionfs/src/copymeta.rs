@@ -235,7 +235,7 @@ impl Core {
     fn publish_metacopy(&self, op: &Op<'_>, plan: &Plan<'_>, built: &Built) -> Result<Option<Lower>> {
         let &Plan { vnode, ref from, ref place, to, .. } = plan;
         let dir = &place.parent;
-        let _locked = dir.dir()?.entry_lock.write();
+        let _locked = dir.lock_entry(op, place.name()?)?;
         if !self.is_still_at(op, vnode, from, place)? {
             return Ok(None);
         }

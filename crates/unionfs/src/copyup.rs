@@ -150,9 +150,8 @@ impl Core {
         let Some(place) = place else { return self.branch_for(op, &[], bound) };
         if to.is_none() {
             let stack = place.parent.stack()?;
-            if let Some(part) =
-                stack.iter().find(|part| op.set.position(part.branch) <= left && op.set.writable(part.branch))
-            {
+            let takes = |part: &&Lower| op.set.position(part.branch) <= left && op.set.writable(part.branch);
+            if let Some(part) = stack.iter().filter(takes).find(|part| !op.set.is_drained(part.branch)) {
                 return Ok(part.branch);
             }
         }
@@ -252,7 +251,7 @@ impl Core {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = Lower { vnode: built.entry.vnode.clone(), branch: to };
         let _locked = match place {
-            Some(place) => Some(place.parent.dir()?.entry_lock.write()),
+            Some(place) => Some(place.parent.lock_entry(op, place.name()?)?),
             None => None,
         };
         let at = match place {
@@ -300,7 +299,7 @@ impl Core {
         if !vnode.place().is_some_and(|now| now.is(place)) {
             return Ok(false);
         }
-        let probe = self.probe(op, &place.parent.stack()?, place.name()?)?;
+        let probe = place.parent.probe(op, &place.parent.stack()?, place.name()?)?;
         let there = match probe.hit {
             crate::lookup::Hit::Leaf { branch, entry } => branch == from.branch && entry.vnode.id() == from.vnode.id(),
             _ => false,
@@ -342,7 +341,7 @@ impl Core {
         }
     }
 
-    fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
+    pub(crate) fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
         let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
         let server = self.server(op);
         self.preserving_times(op, &dir.vnode, || match &built.work {

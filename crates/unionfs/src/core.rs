@@ -6,21 +6,25 @@ use crate::current::Current;
 use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::jobs::Jobs;
+use crate::known::Indexes;
 use crate::links::Links;
 use crate::listing::Listings;
 use crate::logged_once::{RateLimit, WarnedOnce};
+use crate::mover::Mover;
 use crate::op::Op;
 use crate::open_files::OpenFiles;
 use crate::options::{LowerFiles, Mode, Numbers, Options};
 use crate::ownfiles::Own;
+use crate::parts::Parts;
 use crate::set::{BranchSet, Member};
 use crate::table::Table;
 use crate::write_gate::WriteGate;
 use parking_lot::Mutex;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use vnode::{Cx, Errno, Finder, Properties, Result, Upcalls, Vnode};
+use vnode::{Cx, Errno, Finder, OpenFlags, Properties, Result, Upcalls, Vnode};
 
 /// State that all vnodes of a union, of type `V`, share.
 #[derive(Debug)]
@@ -37,18 +41,26 @@ pub(crate) struct Shared<V> {
     uid: u32,
     gid: u32,
     pub(crate) table: Table<V>,
+    pub(crate) parts: Parts,
     pub(crate) open_files: OpenFiles,
     pub(crate) identity: Identity,
     pub(crate) links: Links,
     pub(crate) jobs: Jobs,
     pub(crate) write_gate: WriteGate,
     pub(crate) listings: Listings<V>,
+    pub(crate) indexes: Indexes<V>,
     /// Finds objects below renamed directories by number.
     pub(crate) finder: Finder,
+    /// Files being moved from a branch to others.
+    pub(crate) mover: Mutex<Option<Mover<V>>>,
+    /// The number of the last such task.
+    pub(crate) last_move: AtomicU64,
     pub(crate) warned: WarnedOnce,
     pub(crate) refused_names: RateLimit,
     /// Locked while a directory is renamed: nothing else moves directories within the tree.
     pub(crate) tree: Mutex<()>,
+    /// Number of objects that were placed by a policy.
+    pub(crate) created: AtomicU64,
     /// The next number for a name in a work directory.
     pub(crate) work_number: AtomicU64,
     /// The warning was logged that copies can't get the original's owner.
@@ -69,16 +81,21 @@ impl<V> Shared<V> {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             table: Table::new(),
+            parts: Parts::new(),
             open_files: OpenFiles::new(),
             identity,
             links: Links::default(),
             jobs: Jobs::default(),
             write_gate: WriteGate::default(),
             listings: Listings::default(),
+            indexes: Indexes::default(),
             finder: Finder::new(),
+            mover: Mutex::default(),
+            last_move: AtomicU64::new(0),
             warned: WarnedOnce::default(),
             refused_names: RateLimit::default(),
             tree: Mutex::new(()),
+            created: AtomicU64::new(0),
             work_number: AtomicU64::new(0),
             warned_of_owner: AtomicBool::new(false),
             upcalls: OnceLock::new(),
@@ -103,6 +120,11 @@ impl<V> Shared<V> {
         }
     }
 
+    /// Returns the receiver of notifications.
+    pub(crate) fn upcalls(&self) -> Option<&Arc<dyn Upcalls>> {
+        self.upcalls.get()
+    }
+
     /// Whether files of this branch that are open for reading may be handed to the kernel although
     /// they may be copied up (`lower=shared`).
     pub(crate) fn shares_lower(&self, op: &Op<'_>, branch: BranchId) -> bool {
@@ -123,6 +145,26 @@ impl<V> Shared<V> {
         if let Some(upcalls) = self.upcalls.get() {
             upcalls.everything_changed();
         }
+    }
+
+    /// Returns the live vnodes that programs may have mapped for writing, although no file may be
+    /// open.
+    pub(crate) fn maybe_mapped(&self) -> Vec<Arc<V>> {
+        let numbers = self.upcalls.get().map(|upcalls| upcalls.maybe_mapped()).unwrap_or_default();
+        numbers.into_iter().filter_map(|number| self.table.get(self.resolve_shown(number))).collect()
+    }
+
+    /// Whether a process has the lower file open or mapped for writing.
+    pub(crate) fn is_open_for_writing(&self, op: &Op<'_>, lower: &Arc<dyn Vnode>) -> Result<bool> {
+        let Some(upcalls) = self.upcalls.get() else { return Ok(false) };
+        let file = lower.open(&self.server(op), OpenFlags::RDONLY)?;
+        Ok(file.backing().is_some_and(|backing| !upcalls.is_host_file_unused(backing.file, true)))
+    }
+
+    /// Whether no process has the host file open or mapped, except by `host`. With `readers`, it
+    /// may be open or mapped for reading.
+    pub(crate) fn is_unused(&self, host: BorrowedFd<'_>, readers: bool) -> bool {
+        self.upcalls.get().is_none_or(|upcalls| upcalls.is_host_file_unused(host, readers))
     }
 
     /// Waits until all notifications so far have been processed. Returns false on timeout.

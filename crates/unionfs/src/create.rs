@@ -1,11 +1,13 @@
 //! Creation of objects.
 
-use crate::branch::{BranchId, Lower};
+use crate::branch::{BranchId, Lower, Stack};
 use crate::file::UnionFile;
 use crate::listing::EntryChange;
 use crate::lookup::{Hit, Probe};
-use crate::node::{Place, UnionVnode, same_layer};
+use crate::node::{UnionVnode, same_layer};
 use crate::op::Op;
+use crate::options::Order;
+use crate::placement::Choice;
 use crate::retry::Retries;
 use crate::whiteout::reserved;
 use std::sync::Arc;
@@ -18,11 +20,14 @@ struct Slot {
     whiteout: bool,
 }
 
-/// A new object and its place.
+/// A new object.
 struct Made<T> {
-    lower: Lower,
+    vnode: Arc<UnionVnode>,
+    /// Attributes; a directory's are those of the lower directory.
     attr: Attr,
-    place: Place,
+    branch: BranchId,
+    /// The object's number of moves while it lay on that branch.
+    moves: u16,
     rest: T,
 }
 
@@ -41,25 +46,26 @@ impl UnionVnode {
     }
 
     /// Returns the place for a new entry. `EEXIST` if the name is taken.
-    fn slot(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>) -> Result<Slot> {
-        if let [only] = stack
+    fn slot(&self, op: &Op<'_>, stack: &Stack, name: Name<'_>, choice: &mut Choice) -> Result<Slot> {
+        if let [only] = &**stack
             && op.set.writable(only.branch)
+            && (self.core.options.create.order == Order::Inherit || self.placed(op, usize::MAX, choice)? == only.branch)
         {
             // The directory merges no other part, so the lower file system checks whether the name
             // is free.
             return Ok(Slot { branch: only.branch, whiteout: false });
         }
-        let whiteout = match self.recent_negative(op, name) {
-            Some(whiteout) => whiteout,
+        let (whiteout, bound) = match self.recent_negative(op, name) {
+            Some(whiteout) => (whiteout, whiteout.map_or(usize::MAX, |branch| op.set.position(branch))),
             None => {
-                let probe = self.core.probe(op, stack, name)?;
+                let probe = self.probe(op, stack, name)?;
                 if !matches!(probe.hit, Hit::None) {
                     return Err(Errno::EXIST);
                 }
-                probe.whiteout
+                (probe.whiteout, probe.bound(op.set))
             }
         };
-        let branch = self.target(op)?;
+        let branch = self.placed(op, bound, choice)?;
         Ok(Slot { branch, whiteout: whiteout == Some(branch) })
     }
 
@@ -72,30 +78,77 @@ impl UnionVnode {
     ) -> Result<Made<T>> {
         self.check_new_name(op, name)?;
         let this = self.arc()?;
+        let mut choice = Choice::default();
         let mut retries = Retries::new();
         loop {
-            let locked = self.dir()?.entry_lock.write();
+            let locked = self.lock_entry(op, name)?;
             self.check_alive()?;
             let stack = self.stack()?;
-            let slot = self.slot(op, &stack, name)?;
+            let slot = self.slot(op, &stack, name, &mut choice)?;
             let Some(part) = stack.iter().find(|part| part.branch == slot.branch) else {
                 drop(locked);
-                let _ = self.core.ensure_part(op, &this, slot.branch)?;
+                self.give_part(op, &this, slot.branch, &mut choice)?;
                 retries.count()?;
                 continue;
             };
+            if !self.refreshed(op, part, &mut choice)? {
+                retries.count()?;
+                continue;
+            }
             match make(part) {
                 Ok((entry, rest)) => {
                     self.finish_create(op, part, &slot, name, &entry);
+                    // Not later: once the entry is unlocked, the object may move to another branch.
+                    let made = self.made(op, name, slot.branch, entry, rest);
                     drop(locked);
                     self.touch(op, slot.branch);
-                    let lower = Lower { vnode: entry.vnode, branch: slot.branch };
-                    let place = self.place_of(name)?;
-                    return Ok(Made { lower, attr: entry.attr, place, rest });
+                    return made;
                 }
                 Err(e) if op.set.retry_left(slot.branch, e) => retries.count()?,
+                Err(e) if choice.skip(&self.core.options.create, slot.branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
+        }
+    }
+
+    /// Returns the new object that `entry` on `branch` is.
+    fn made<T>(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, rest: T) -> Result<Made<T>> {
+        let place = self.place_of(name)?;
+        let (vnode, attr) = match entry.vnode.kind() {
+            Kind::Directory => {
+                let lower = Lower { vnode: entry.vnode, branch };
+                (self.core.intern_dir(op, place, [lower].into(), None)?, entry.attr)
+            }
+            _ => self.core.present_leaf(op, place, branch, entry)?,
+        };
+        let moves = vnode.moves();
+        Ok(Made { vnode, attr, branch, moves, rest })
+    }
+
+    /// Gives this directory a part on the branch for a new object. If none can be created there
+    /// after all, the caller chooses again.
+    fn give_part(&self, op: &Op<'_>, this: &Arc<Self>, branch: BranchId, choice: &mut Choice) -> Result<()> {
+        match self.core.ensure_part(op, this, branch) {
+            Err(e) if choice.skip(&self.core.options.create, branch, e) => Ok(()),
+            Err(Errno::PERM | Errno::OPNOTSUPP) if op.set.is_left(self.branch(), branch) => {
+                choice.refuse(branch);
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// Brings the attributes that a new object inherits from `part` up to date. Returns false if
+    /// the branch can't store them, so that the caller has to choose again.
+    fn refreshed(&self, op: &Op<'_>, part: &Lower, choice: &mut Choice) -> Result<bool> {
+        match self.core.refresh_part(op, self, part) {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM | Errno::OPNOTSUPP) => {
+                choice.refuse(part.branch);
+                Ok(false)
+            }
+            Err(e) if choice.skip(&self.core.options.create, part.branch, e) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
@@ -123,19 +176,9 @@ impl UnionVnode {
     }
 
     /// Returns the union's entry for a new object.
-    fn present(&self, op: &Op<'_>, made: Made<()>) -> Result<Entry> {
-        let (vnode, attr) = match made.lower.vnode.kind() {
-            Kind::Directory => {
-                let vnode = self.core.intern_dir(op, made.place, [made.lower].into(), None)?;
-                let attr = vnode.dir_attr(op, made.attr)?;
-                (vnode, attr)
-            }
-            _ => {
-                let branch = made.lower.branch;
-                let entry = Entry { vnode: made.lower.vnode, attr: made.attr };
-                self.core.present_leaf(op, made.place, branch, entry)?
-            }
-        };
+    fn present(op: &Op<'_>, made: Made<()>) -> Result<Entry> {
+        let Made { vnode, attr, .. } = made;
+        let attr = if vnode.dir.is_some() { vnode.dir_attr(op, attr)? } else { attr };
         Ok(Entry { vnode, attr })
     }
 
@@ -148,10 +191,7 @@ impl UnionVnode {
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let made = self.create_entry(op, name, &mut |dir| dir.vnode.create(op, name, mode, flags))?;
-        let Made { lower, attr, place, rest: file } = made;
-        let branch = lower.branch;
-        let (vnode, attr) = self.core.present_leaf(op, place, branch, Entry { vnode: lower.vnode, attr })?;
-        let moves = vnode.moves();
+        let Made { vnode, attr, branch, moves, rest: file } = made;
         let open = UnionFile::new(op, &vnode, flags, (branch, moves), file)?;
         Ok((Entry { vnode, attr }, open))
     }
@@ -159,19 +199,19 @@ impl UnionVnode {
     /// Creates a file of any kind that mknod(2) can create.
     pub(crate) fn create_node(&self, op: &Op<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mknod(op, name, mode, rdev)?, ())))?;
-        self.present(op, made)
+        Self::present(op, made)
     }
 
     /// Creates a directory.
     pub(crate) fn create_dir(&self, op: &Op<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.mkdir(op, name, mode)?, ())))?;
-        self.present(op, made)
+        Self::present(op, made)
     }
 
     /// Creates a symbolic link.
     pub(crate) fn create_symlink(&self, op: &Op<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         let made = self.create_entry(op, name, &mut |dir| Ok((dir.vnode.symlink(op, name, target)?, ())))?;
-        self.present(op, made)
+        Self::present(op, made)
     }
 
     /// Creates and opens a file without a name (`O_TMPFILE`).
@@ -183,16 +223,24 @@ impl UnionVnode {
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         op.set.require_writable()?;
         let this = self.arc()?;
+        let mut choice = Choice::default();
         let mut retries = Retries::new();
         loop {
             self.check_alive()?;
             let stack = self.stack()?;
-            let branch = self.target(op)?;
+            let branch = self.placed(op, usize::MAX, &mut choice)?;
             let Some(part) = stack.iter().find(|part| part.branch == branch) else {
-                let _ = self.core.ensure_part(op, &this, branch)?;
+                self.give_part(op, &this, branch, &mut choice)?;
                 retries.count()?;
                 continue;
             };
+            let locked = self.dir()?.entry_lock.write(op)?;
+            let refreshed = self.refreshed(op, part, &mut choice)?;
+            drop(locked);
+            if !refreshed {
+                retries.count()?;
+                continue;
+            }
             match part.vnode.tmpfile(op, mode, flags) {
                 Ok((entry, file)) => {
                     let lower = Lower { vnode: entry.vnode, branch };
@@ -203,6 +251,7 @@ impl UnionVnode {
                     return Ok((Entry { vnode, attr }, open));
                 }
                 Err(e) if op.set.retry_left(branch, e) => retries.count()?,
+                Err(e) if choice.skip(&self.core.options.create, branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }
         }
@@ -222,22 +271,25 @@ impl UnionVnode {
         loop {
             // A copy that was made without the new name would leave it to the original.
             let from = target.hold(op)?;
-            let locked = self.dir()?.entry_lock.write();
+            let locked = self.lock_entry(op, name)?;
             self.check_alive()?;
             // A file whose last name was removed can't be linked, even if a copy of it could.
             target.check_alive()?;
             let stack = self.stack()?;
-            let probe = self.core.probe(op, &stack, name)?;
+            let probe = self.probe(op, &stack, name)?;
             if !matches!(probe.hit, Hit::None) {
                 return Err(Errno::EXIST);
             }
             let branch = self.link_branch(op, &stack, &probe, &target, from.branch)?;
             let part = stack.iter().find(|part| part.branch == branch);
-            let (Some(part), true) = (part, branch == from.branch) else {
+            // A file that stays is linked from its own branch: possible on one file system.
+            let (Some(part), true) = (part, branch == from.branch || target.stays()) else {
                 drop((locked, from));
                 // Copying can be abandoned for a change of the set of branches: the directory comes
                 // later.
-                self.core.copy_up(op, &target, Some(branch), None)?;
+                if !target.stays() {
+                    self.core.copy_up(op, &target, Some(branch), None)?;
+                }
                 let _ = self.core.ensure_part(op, &this, branch)?;
                 retries.count()?;
                 continue;
@@ -245,12 +297,16 @@ impl UnionVnode {
             let made = part.vnode.link(op, name, from.vnode());
             match made {
                 Ok(entry) => {
+                    if branch != from.branch {
+                        self.core.moved_by_link(op, &target, (from.branch, branch), &entry)?;
+                    }
                     let slot = Slot { branch, whiteout: probe.whiteout == Some(branch) };
                     self.finish_create(op, part, &slot, name, &entry);
                     drop((locked, from));
                     self.touch(op, branch);
                     return self.linked(name, target, entry.attr);
                 }
+                Err(Errno::XDEV) if branch != from.branch => return Err(Errno::BUSY),
                 Err(e) if op.set.retry_left(branch, e) => retries.count()?,
                 Err(e) => return Err(e),
             }

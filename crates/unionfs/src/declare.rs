@@ -3,7 +3,10 @@
 use crate::Unionfs;
 use crate::change::BranchChange;
 use crate::in_use::BranchStatus;
-use crate::options::{Branch, BuildError, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
+use crate::options::{
+    Branch, BuildError, Copyup, Create, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Order, Positions,
+    Whiteouts,
+};
 use core::time::Duration;
 use stack::{
     Access, BranchList, BranchMode, Branches, Build, ChangeError, ChangePolicy, LayerType, ListedBranch, LiveBranches,
@@ -30,9 +33,10 @@ const BRANCHES: Branches = Branches {
     joined: true,
     noun: ("branch", "branches"),
     example: "dirs=/changes=rw:/base=ro",
-    modes: &[RW, RO, NFSRO],
+    modes: &[RW, RO, NFSRO, RO_SKIP, NFSRO_SKIP],
     unmarked: |index, read_only| if index == 0 && !read_only { RW } else { RO },
     first_must_be_writable: true,
+    alternatives: false,
     live: true,
     make: Make::Opened(&make),
 };
@@ -40,13 +44,33 @@ const BRANCHES: Branches = Branches {
 const RW: BranchMode = BranchMode { name: "rw", access: Access::ReadWrite };
 const RO: BranchMode = BranchMode { name: "ro", access: Access::ReadOnly };
 const NFSRO: BranchMode = BranchMode { name: "nfsro", access: Access::ReadOnly };
+const RO_SKIP: BranchMode = BranchMode { name: "ro+skip", access: Access::ReadOnly };
+const NFSRO_SKIP: BranchMode = BranchMode { name: "nfsro+skip", access: Access::ReadOnly };
+
+const POLICIES: [(&str, Create); 10] = [
+    ("inherit", policy(Order::Inherit, false)),
+    ("ff", policy(Order::First, false)),
+    ("mfs", policy(Order::MostFree, false)),
+    ("lfs", policy(Order::LeastFree, false)),
+    ("rr", policy(Order::RoundRobin, false)),
+    ("pfrd", policy(Order::Proportional, false)),
+    ("epff", policy(Order::First, true)),
+    ("epmfs", policy(Order::MostFree, true)),
+    ("eplfs", policy(Order::LeastFree, true)),
+    ("eppfrd", policy(Order::Proportional, true)),
+];
+
+const fn policy(order: Order, existing_path: bool) -> Create {
+    Create { order, existing_path, min_free: 0 }
+}
 
 const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "dirs",
         value: Some("PATH[=MODE]:PATH[=MODE]:..."),
         help: "The branches, highest precedence first. MODE is rw (changes go here), ro (never \
-               changed) or nfsro (never changed, on an NFS export). Without a mode the first branch \
+               changed) or nfsro (never changed, on an NFS export). With ro+skip and nfsro+skip, a \
+               branch that is lost is treated as empty until it is back. Without a mode the first branch \
                is rw and all others are ro. A comma may replace a colon. In a path, : = , \" and \\ \
                need a backslash before them, and so does a [ at its beginning; a space is written \
                \\040 in fstab. A branch can be a stack of layers in brackets in place of a path: \
@@ -54,10 +78,27 @@ const OPTIONS: &[OptionSpec] = &[
                directory. If the option is given more than once, the lists are joined.",
     },
     OptionSpec {
+        name: "create",
+        value: Some("POLICY"),
+        help: "The rw branch of a new file or directory. inherit (the default): the one that has \
+               the directory it is created in, the leftmost of several. For pools of peers: ff (the \
+               first with enough space), mfs (most free space), lfs (least free space), rr (in \
+               turn), pfrd (random, in proportion to the free space). epff, epmfs, eplfs and eppfrd \
+               use only branches on which the directory exists; the others create it where it is \
+               missing.",
+    },
+    OptionSpec {
+        name: "minfree",
+        value: Some("SIZE"),
+        help: "With create=: a branch with less free space, such as 4G, gets no new files. The \
+               default is 0. If no branch has that much, creating a file fails with ENOSPC.",
+    },
+    OptionSpec {
         name: "delete",
         value: Some("whiteout|all"),
         help: "How the removal of a name treats files of that name on branches further right: a \
-               whiteout hides them (the default), or they are removed too if their branch is rw.",
+               whiteout hides them (the default), or they are removed too if their branch is rw (the \
+               default with create=).",
     },
     OptionSpec {
         name: "copyup",
@@ -97,6 +138,16 @@ const OPTIONS: &[OptionSpec] = &[
         help: "With 32, inode numbers and directory positions fit in 32 bits where possible, for \
                32-bit programs without large-file support, which get EOVERFLOW otherwise. All inode \
                numbers change when this option changes.",
+    },
+    OptionSpec {
+        name: "positions",
+        value: Some("branch|names"),
+        help: "Directory positions (telldir(3), NFS). With branch, a directory that lies only on the \
+               leftmost branch, or on one of only ro branches, has the positions of that branch. With \
+               names, every position is computed from a name, and a position obtained before a branch \
+               was added or removed remains valid: for unions that are exported over NFS while \
+               branches come and go. A listing is then read completely before its first entry is \
+               returned. Default: branch, with ino=32 names.",
     },
     OptionSpec {
         name: "lower",
@@ -150,12 +201,17 @@ const MANUAL: Manual = Manual {
     ],
 };
 
+/// How long what is known of a directory is trusted, if `cache=` is not shorter.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The parsed options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
+    create: Create,
     delete: Delete,
     whiteouts: Whiteouts,
     numbers: Numbers,
+    positions: Positions,
     lower_files: LowerFiles,
     metacopy: Metacopy,
     copyup: Option<Copyup>,
@@ -166,12 +222,18 @@ impl Wanted {
         let delete = [("whiteout", Delete::Whiteout), ("all", Delete::All)];
         let whiteouts = [("refuse", Whiteouts::Refuse), ("write", Whiteouts::Write)];
         let numbers = [("64", Numbers::Wide), ("32", Numbers::Narrow)];
+        let positions = [("branch", Positions::Branch), ("names", Positions::Names)];
         let lower_files = [("exact", LowerFiles::Exact), ("shared", LowerFiles::Shared)];
         let metacopy = [("on", Metacopy::default()), ("off", Metacopy::Off)];
+        let create = create(settings)?;
+        // In a pool, hidden originals would only take space.
+        let usual = if create.order == Order::Inherit { Delete::Whiteout } else { Delete::All };
         Ok(Self {
-            delete: settings.read("delete", |v| value::one_of(v, &delete))?.unwrap_or_default(),
+            create,
+            delete: settings.read("delete", |v| value::one_of(v, &delete))?.unwrap_or(usual),
             whiteouts: settings.read("whiteouts", |v| value::one_of(v, &whiteouts))?.unwrap_or_default(),
             numbers: settings.read("ino", |v| value::one_of(v, &numbers))?.unwrap_or_default(),
+            positions: settings.read("positions", |v| value::one_of(v, &positions))?.unwrap_or_default(),
             lower_files: settings.read("lower", |v| value::one_of(v, &lower_files))?.unwrap_or_default(),
             metacopy: settings.read("metacopy", |v| value::one_of(v, &metacopy))?.unwrap_or_default(),
             copyup: copyup(settings)?,
@@ -180,9 +242,33 @@ impl Wanted {
 
     fn options(self, situation: &Situation) -> Options {
         let copyup = self.copyup.unwrap_or_else(|| default_copyup(situation));
-        let Self { delete, whiteouts, numbers, lower_files, metacopy, .. } = self;
+        let Self { create, delete, whiteouts, numbers, positions, lower_files, metacopy, .. } = self;
         let no_passthrough = situation.passthrough == Some(false);
-        Options { delete, whiteouts, numbers, lower_files, metacopy, copyup, no_passthrough }
+        let check_interval = situation.cache.map_or(CHECK_INTERVAL, |cache| cache.min(CHECK_INTERVAL));
+        Options {
+            create,
+            delete,
+            whiteouts,
+            numbers,
+            positions,
+            lower_files,
+            metacopy,
+            copyup,
+            no_passthrough,
+            check_interval,
+        }
+    }
+}
+
+/// Parses `create=` and `minfree=`.
+fn create(settings: &Settings) -> Result<Create, String> {
+    let policy = settings.read("create", |v| value::one_of(v, &POLICIES))?.unwrap_or_default();
+    let min_free = settings.read("minfree", value::space)?;
+    match min_free {
+        Some(_) if policy.order == Order::Inherit => {
+            Err("option minfree= needs a policy that chooses between branches, such as create=mfs".to_owned())
+        }
+        _ => Ok(Create { min_free: min_free.unwrap_or(0), ..policy }),
     }
 }
 
@@ -228,6 +314,8 @@ fn mode(mode: BranchMode) -> Mode {
     match mode.access {
         Access::ReadWrite => Mode::ReadWrite,
         Access::ReadOnly if mode == NFSRO => Mode::NfsReadOnly,
+        Access::ReadOnly if mode == RO_SKIP => Mode::ReadOnlySkip,
+        Access::ReadOnly if mode == NFSRO_SKIP => Mode::NfsReadOnlySkip,
         Access::ReadOnly => Mode::ReadOnly,
     }
 }
@@ -244,6 +332,8 @@ fn declared(mode: Mode) -> BranchMode {
         Mode::ReadWrite => RW,
         Mode::ReadOnly => RO,
         Mode::NfsReadOnly => NFSRO,
+        Mode::ReadOnlySkip => RO_SKIP,
+        Mode::NfsReadOnlySkip => NFSRO_SKIP,
     }
 }
 
@@ -259,10 +349,11 @@ impl LiveBranches for Live {
     fn list(&self) -> BranchList {
         let Some(union) = self.0.upgrade() else { return BranchList::default() };
         let crate::BranchList { generation, branches } = union.branches();
-        let listed = |BranchStatus { path, mode, turned_read_only, open_files }| ListedBranch {
+        let listed = |BranchStatus { path, mode, turned_read_only, trouble, open_files }| ListedBranch {
             name: path,
             mode: declared(mode),
             turned_read_only,
+            trouble,
             open_files,
         };
         BranchList { generation, branches: branches.into_iter().map(listed).collect() }
@@ -271,6 +362,7 @@ impl LiveBranches for Live {
     fn change(&self, changes: Vec<stack::BranchChange>, policy: &ChangePolicy) -> Result<(), ChangeError> {
         let changes = changes.into_iter().map(|change| match change {
             stack::BranchChange::Insert { at, branch: new } => BranchChange::Insert { at, branch: branch(new) },
+            stack::BranchChange::Snapshot(new) => BranchChange::Snapshot(branch(new)),
             stack::BranchChange::Remove(name) => BranchChange::Remove(name),
             stack::BranchChange::Mode(name, wanted) => BranchChange::Mode(name, mode(wanted)),
             stack::BranchChange::Move(name, at) => BranchChange::Move(name, at),
@@ -286,6 +378,7 @@ impl LiveBranches for Live {
         changed.map_err(|error| match error {
             BuildError::InUse(files) => ChangeError::InUse(files),
             BuildError::Changed => ChangeError::Outdated,
+            BuildError::Incomplete(..) => ChangeError::Incomplete(error.to_string()),
             error => ChangeError::Refused(error.to_string()),
         })?;
         // Programs that start after the command must not see cached names of the old branches.
@@ -311,11 +404,13 @@ mod tests {
         let mounter = [("copyup", "mounter"), ("copyupuid", "7"), ("copyupgid", "8"), ("copyupmode", "640")];
         let wanted =
             read(&[&mounter[..], &[("delete", "all"), ("ino", "32"), ("whiteouts", "write")]].concat()).unwrap();
+        assert_eq!(wanted.positions, Positions::Branch);
+        assert_eq!(read(&[("positions", "names")]).unwrap().positions, Positions::Names);
         assert_eq!((wanted.delete, wanted.numbers, wanted.whiteouts), (Delete::All, Numbers::Narrow, Whiteouts::Write));
         assert_eq!(wanted.copyup, Some(Copyup::Mounter { uid: 7, gid: 8, mode: 0o640 }));
         assert_eq!(read(&[]).unwrap().copyup, None);
         for may_chown in [true, false] {
-            let situation = Situation { passthrough: None, may_chown };
+            let situation = Situation { passthrough: None, may_chown, cache: None };
             let want = if may_chown { Copyup::Preserve } else { Copyup::CurrentUser };
             assert_eq!(read(&[]).unwrap().options(&situation).copyup, want);
             assert_eq!(read(&[("copyup", "preserve")]).unwrap().options(&situation).copyup, Copyup::Preserve);
@@ -351,6 +446,8 @@ mod tests {
     #[test]
     fn only_the_first_branch_is_rw_by_default() {
         assert_eq!([RW, RO, NFSRO].map(mode), [Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
+        assert_eq!([RO_SKIP, NFSRO_SKIP].map(mode), [Mode::ReadOnlySkip, Mode::NfsReadOnlySkip]);
+        assert!(BRANCHES.modes.iter().all(|&known| declared(mode(known)) == known));
         assert_eq!([(0, false), (0, true), (1, false)].map(|(i, ro)| (BRANCHES.unmarked)(i, ro)), [RW, RO, RO]);
     }
 }

@@ -6,6 +6,11 @@
 //! meanwhile. A writer changes what a name leads to in one lower operation. A lookup that runs at
 //! the same time may combine the states before and after it, but then the second lookup returns the
 //! state after it, and disagrees.
+//!
+//! Such a result may be out of date by the time it is used. So no vnode becomes valid by it: see
+//! [`Certainty::Uncertain`]. Operations that change objects act on what they find, and wait for
+//! the lock as long as it takes. They would need it next anyway. So do all lookups while objects
+//! move between branches.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +21,19 @@ use vnode::{Cx, Result};
 const TIMEOUT: Duration = Duration::from_millis(20);
 /// As [`TIMEOUT`], on a thread that serves other callers.
 const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
+
+/// How often a waiting writer looks whether its caller was interrupted.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Whether a name was looked up under the lock on the entries of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    /// Yes: the name leads to what was found for as long as the lock is held.
+    Certain,
+    /// No: it may lead to something else by now. A vnode that gets such a lower object remains
+    /// invalid, so that the next operation looks it up again.
+    Uncertain,
+}
 
 /// The lock on the entries of a directory.
 #[derive(Debug, Default)]
@@ -40,12 +58,27 @@ impl Drop for Writer<'_> {
     }
 }
 
+/// Waits until `attempt`, which takes a tick at most, returns a lock.
+fn wait<T>(cx: &Cx<'_>, attempt: impl Fn() -> Option<T>) -> Result<T> {
+    loop {
+        if let Some(lock) = attempt() {
+            return Ok(lock);
+        }
+        cx.check()?;
+    }
+}
+
 impl EntryLock {
     /// Locks the entries exclusively.
-    pub(crate) fn write(&self) -> Writer<'_> {
-        let lock = self.lock.write();
+    ///
+    /// # Errors
+    ///
+    /// `EINTR` if the caller is interrupted while it waits: the writer may be waiting for a branch
+    /// that hangs.
+    pub(crate) fn write(&self, cx: &Cx<'_>) -> Result<Writer<'_>> {
+        let lock = wait(cx, || self.lock.try_write_for(TICK))?;
         self.transitions.fetch_add(1, Ordering::AcqRel);
-        Writer { owner: self, _lock: lock }
+        Ok(Writer { owner: self, _lock: lock })
     }
 
     /// Locks the entries shared. `None` if a writer is stuck.
@@ -64,6 +97,19 @@ impl EntryLock {
             self.stuck.store(true, Ordering::Release);
         }
         Ok(soon)
+    }
+
+    /// Locks the entries shared, however long that takes.
+    ///
+    /// # Errors
+    ///
+    /// `MAY_BLOCK` if the caller must not wait, `EINTR` if it is interrupted.
+    pub(crate) fn read_surely(&self, cx: &Cx<'_>) -> Result<RwLockReadGuard<'_, ()>> {
+        if let Some(lock) = self.read(cx)? {
+            return Ok(lock);
+        }
+        cx.require_blocking()?;
+        wait(cx, || self.lock.try_read_for(TICK))
     }
 
     /// Returns a counter that changes when a writer begins or ends.

@@ -36,7 +36,7 @@ impl Rename<'_> {
         if !self.bring_all(op, &sides, target)? {
             return Ok(false);
         }
-        let locked = lock_entries(&[self.from, self.to])?;
+        let locked = lock_entries(op, &[(self.from, Some(self.name)), (self.to, Some(self.new_name))])?;
         let done = self.exchange_locked(op, &sides, target)?;
         drop(locked);
         if done {
@@ -110,7 +110,7 @@ impl Rename<'_> {
     /// Whether the name still leads to that object, on the branch of the exchange. Links a file
     /// there if it was copied up under another of its names.
     fn is_ready(&self, op: &Op<'_>, side: &Side<'_>, target: BranchId) -> Result<bool> {
-        let stack = side.dir.stack()?;
+        let stack = side.dir.parts(op, side.name)?;
         if side.vnode.branch() != target {
             return Ok(false);
         }
@@ -130,7 +130,13 @@ impl Rename<'_> {
     ) -> Result<()> {
         for side in sides.iter().filter(|side| side.vnode.dir.is_some()) {
             let part = side.vnode.part(target)?.ok_or(Errno::AGAIN)?;
-            let marked = self.core.mark_for_move(op, side.vnode, &part, &side.other.stack()?, side.other_name)?;
+            let marked = self.core.mark_for_move(
+                op,
+                side.vnode,
+                &part,
+                &side.other.parts(op, side.other_name)?,
+                side.other_name,
+            )?;
             marks.push((side.vnode, part, marked));
         }
         Ok(())

@@ -78,6 +78,9 @@ impl UnionFile {
         let (generation, home) = (op.set.generation, op.set.branch(branch)?.clone());
         let may_hold = stays && flags.writes() && !vnode.core.options.no_passthrough;
         let holds_host_file = may_hold && file.backing().is_some();
+        if stays && !op.set.read_only && !vnode.core.options.no_passthrough && file.backing().is_some() {
+            home.handed_out.store(true, Ordering::Release);
+        }
         if holds_host_file {
             vnode.core.write_gate.hold_host_file(vnode.id);
         }
@@ -117,6 +120,12 @@ impl UnionFile {
         self.holds_host_file
     }
 
+    /// Whether the kernel may have, or be about to get, the host file.
+    pub(crate) fn may_be_handed_out(&self) -> bool {
+        let was_fixed = self.fixed != NEVER_FIXED && !self.vnode.core.options.no_passthrough;
+        self.is_bound() || (was_fixed && self.first.backing().is_some())
+    }
+
     /// Whether the kernel has the host file, so that the file can't follow its vnode.
     pub(crate) fn is_bound(&self) -> bool {
         self.bound.load(Ordering::Acquire)
@@ -138,6 +147,15 @@ impl UnionFile {
         // An operation that holds the lock for longer is just following the vnode.
         let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return };
         if removed.contains(&seen.branch) && !removed.contains(&to) && !self.is_bound() {
+            (seen.branch, seen._home) = (to, state.clone());
+        }
+    }
+
+    /// Lets the file continue on the branch `to`: the lower file itself was carried there from the
+    /// branch `from`, with everything that the kernel knows of it.
+    pub(crate) fn was_carried(&self, from: BranchId, to: BranchId, state: &Arc<BranchState>) {
+        let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return };
+        if seen.branch == from {
             (seen.branch, seen._home) = (to, state.clone());
         }
     }
@@ -194,7 +212,7 @@ impl UnionFile {
             let file = self.lower(cx)?;
             let set = self.vnode.core.branches.get();
             let branch = self.branch();
-            if set.member(branch).is_none() || set.writable(branch) {
+            if set.member(branch).is_none() || set.writable(branch) || self.vnode.stays() {
                 return Ok((WriteGuard { _direct: None, _writing: Some(writing) }, file));
             }
             drop((writing, file));

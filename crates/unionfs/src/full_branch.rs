@@ -43,13 +43,8 @@ impl Core {
 
     /// Fills the reserves that are not full, after a removal.
     pub(crate) fn refill_reserves(&self, op: &Op<'_>) {
-        for branch in op
-            .set
-            .order
-            .iter()
-            .map(|member| &member.state)
-            .filter(|branch| branch.reserve.short.load(Ordering::Acquire))
-        {
+        let written = op.set.writables().map(|member| &member.state);
+        for branch in written.filter(|branch| branch.reserve.short.load(Ordering::Acquire)) {
             let reserve: MutexGuard<'_, Option<Unnamed>> = branch.reserve.blocks.lock();
             branch.reserve.fill(&self.server_cx(), &branch.root, &reserve);
         }

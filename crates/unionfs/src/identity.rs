@@ -254,6 +254,13 @@ impl Identity {
         Ok(())
     }
 
+    /// Writes records as one, then applies them.
+    pub(crate) fn append_all(&self, cx: &Cx<'_>, records: Vec<Record>) -> Result<()> {
+        self.write(cx, &records)?;
+        records.into_iter().for_each(|record| self.apply(record));
+        Ok(())
+    }
+
     /// Writes a record after an operation took effect and can't fail any more. If writing fails,
     /// the record is written with a later one, or when the union is unmounted.
     pub(crate) fn append_or_defer(&self, cx: &Cx<'_>, record: Record) {

@@ -33,6 +33,8 @@ pub struct BranchStatus {
     /// Whether it is listed as read-write, but its file system has refused a change with `EROFS`:
     /// it is used as read-only.
     pub turned_read_only: bool,
+    /// What is wrong with it: `"hung"` or `"lost"`.
+    pub trouble: Option<&'static str>,
     /// Number of open files whose data lie on it. A file that was opened twice counts twice.
     pub open_files: u64,
 }
@@ -112,13 +114,30 @@ impl Core {
         self.open_files.all().iter().filter_map(as_union_file).map(|file| Arc::as_ptr(file.vnode())).collect()
     }
 
+    /// Returns the numbers of the files that are open for writing on the branches `switched`.
+    pub(crate) fn open_for_writing<'a>(&self, switched: &'a [BranchId]) -> impl Iterator<Item = u64> + use<'a> {
+        let files = self.open_files.all();
+        files.into_iter().filter_map(|file| {
+            let file = as_union_file(&file)?;
+            (file.writes() && switched.contains(&file.branch())).then_some(file.vnode().id)
+        })
+    }
+
     /// Returns the files on the branches `switched`, which become read-only, that the kernel may
-    /// write without the union.
-    pub(crate) fn used_by_kernel(&self, switched: &[BranchId]) -> Vec<Used> {
+    /// write without the union: through open files and through mappings that have outlived them.
+    pub(crate) fn used_by_kernel(&self, op: &Op<'_>, switched: &[BranchId]) -> Vec<Used> {
         let files = self.open_files.all();
         let held = files.iter().filter_map(as_union_file).filter(|file| file.holds_host_file());
         let used = held.map(|file| Used { vnode: file.vnode().clone(), branch: file.branch(), writing: true });
-        let used: HashMap<_, _> = used.map(|used| (used.vnode.id, used)).collect();
+        let mut used: HashMap<_, _> = used.map(|used| (used.vnode.id, used)).collect();
+        for vnode in self.maybe_mapped() {
+            let leaf = vnode.leaf();
+            let is_new = switched.contains(&leaf.branch) && vnode.dir.is_none() && !used.contains_key(&vnode.id);
+            // A file that can't be opened may be mapped.
+            if is_new && self.is_open_for_writing(op, &leaf.vnode).unwrap_or(true) {
+                used.insert(vnode.id, Used { branch: leaf.branch, vnode, writing: true });
+            }
+        }
         used.into_values().filter(|used| switched.contains(&used.branch)).collect()
     }
 
@@ -177,6 +196,7 @@ impl Core {
             path: member.state.path.clone(),
             mode: member.mode,
             turned_read_only: member.state.turned_read_only.load(Ordering::Relaxed),
+            trouble: member.state.trouble(),
             open_files: counts.get(&member.id).copied().unwrap_or(0),
         };
         BranchList { generation: set.generation, branches: set.order.iter().map(status).collect() }

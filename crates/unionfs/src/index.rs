@@ -48,6 +48,15 @@ impl Core {
         Ok(())
     }
 
+    /// Whether a branch's index can have this entry, whose name is `number`. A copy lies left of
+    /// its original, so an entry for a file of the same branch or further left is invalid, unless
+    /// the original was moved away.
+    pub(crate) fn may_be_indexed(&self, op: &Op<'_>, number: u64, entry: &Lower) -> Result<bool> {
+        let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
+        let is_left = crate::identity::tag_of(number).and_then(at).is_none_or(|at| at > op.set.position(entry.branch));
+        Ok(is_left || self.has_left(op, number, entry)?)
+    }
+
     /// Whether a valid index entry exists for this number. If the log has lost the copy's alias,
     /// restores it: the entry's name is the number.
     fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
@@ -55,11 +64,7 @@ impl Core {
         if entry.vnode.kind() == Kind::Directory {
             return Ok(false);
         }
-        // A copy lies left of its original, so an entry for a file of the same branch or further
-        // left is invalid.
-        let own = op.set.position(branch);
-        let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
-        if crate::identity::tag_of(number).and_then(at).is_some_and(|at| at <= own) {
+        if !self.may_be_indexed(op, number, &Lower { vnode: entry.vnode.clone(), branch })? {
             let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
             tracing::debug!(branch = %path, number, "ignored an invalid index entry: the file lies on this branch or further left");
             return Ok(false);
@@ -87,10 +92,35 @@ impl Core {
         let Some(dir) = self.links_dir(op, at)? else { return Ok((own, entry.attr)) };
         match dir.lookup(op, IndexName::of(number).name()?)? {
             Some(copy) if copy.vnode.kind() == own.vnode.kind() => {
+                let lower = Lower { vnode: copy.vnode.clone(), branch: at };
+                if self.is_reused(op, number, &own, &lower)? {
+                    return Ok((own, entry.attr));
+                }
                 Ok((Lower { vnode: copy.vnode, branch: at }, copy.attr))
             }
             _ => Ok((own, entry.attr)),
         }
+    }
+
+    /// Whether the original of a copy is no longer on its branch, because it was moved away.
+    pub(crate) fn has_left(&self, op: &Op<'_>, number: u64, copy: &Lower) -> Result<bool> {
+        let Some(alias) = self.identity.alias(op.set.branch(copy.branch)?.tag, copy.vnode.id()) else {
+            return Ok(false);
+        };
+        let tag = crate::identity::tag_of(number);
+        let Some(member) = op.set.order.iter().find(|member| Some(member.state.tag) == tag) else { return Ok(false) };
+        let original = member.state.layer.vnode(&self.server(op), crate::identity::lower_of(number));
+        let other = |original: Arc<dyn Vnode>| alias.generation != 0 && original.generation() != alias.generation;
+        Ok(alias.number == number && original.map_or_else(|errno| errno == Errno::STALE, other))
+    }
+
+    /// Whether a file, whose own number this is, is not the original of the copy that has it: its
+    /// file system has reused the inode number of an original that was removed.
+    fn is_reused(&self, op: &Op<'_>, number: u64, own: &Lower, copy: &Lower) -> Result<bool> {
+        let alias = self.identity.alias(op.set.branch(copy.branch)?.tag, copy.vnode.id());
+        let known = alias.filter(|alias| alias.number == number && alias.generation != 0);
+        let natural = op.set.natural_number(own.branch, own.vnode.id())? == number;
+        Ok(natural && known.is_some_and(|alias| alias.generation != own.vnode.generation()))
     }
 
     /// Adds a copy to the index. From then on all lower names lead to it.
@@ -108,6 +138,14 @@ impl Core {
         self.links.set(number, None);
     }
 
+    /// Removes index entries that an error kept from being removed. Only while nothing else uses
+    /// the union: another file may get the number, and with it an entry.
+    pub(crate) fn retry_unlink_index(&self, op: &Op<'_>) {
+        for (number, branch) in self.links.take_unremoved() {
+            self.unlink_index(op, number, branch);
+        }
+    }
+
     /// Removes an index entry that is not needed any more. On a branch that is not written it
     /// remains, without effect.
     pub(crate) fn unlink_index(&self, op: &Op<'_>, number: u64, branch: BranchId) {
@@ -121,7 +159,8 @@ impl Core {
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {
-            tracing::warn!(%errno, branch = %op.set.path_of(branch), "could not remove an entry that is no longer needed from the index of hard links");
+            tracing::warn!(%errno, branch = %op.set.path_of(branch), "could not remove an entry that is no longer needed from the index of hard links: it is removed when the union is unmounted");
+            self.links.note_unremoved(number, branch);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Interning: each live object has one vnode.
 
 use crate::branch::{Lower, Stack, same_stack};
+use crate::entry_lock::Certainty;
 use crate::log::Alias;
 use crate::metacopy::same_metacopy;
 use crate::node::{Core, Place, UNCOUNTED, UnionVnode};
@@ -60,7 +61,7 @@ impl Core {
     /// File systems reuse numbers at once, while the kernel may still refer to the old object. A
     /// bottom layer that interns its vnodes returns the same vnode for the same object. If the
     /// vnodes differ, the old one is queried.
-    fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
+    pub(crate) fn is_dead(&self, live: &UnionVnode, found: &Lower) -> bool {
         let leaf = live.leaf();
         if Arc::ptr_eq(&leaf.vnode, &found.vnode) {
             return false;
@@ -69,7 +70,7 @@ impl Core {
             // Its branch was removed, and is back.
             return !released.is_same(&found.vnode);
         }
-        matches!(leaf.vnode.getattr(&self.server_cx()), Err(Errno::STALE | Errno::NOENT))
+        matches!(leaf.vnode.getattr(&self.server_cx().without_waiting()), Err(Errno::STALE | Errno::NOENT))
     }
 
     /// Returns the vnode of a new file without a name.
@@ -124,12 +125,40 @@ impl Core {
                     if here {
                         live.set_stack(stack)?;
                         *live.dir()?.redirect.lock() = redirect;
+                        // The parts changed out of band. A report that follows finds the new stack.
+                        self.everything_changed();
                         return Ok(live);
                     }
                     id = crate::identity::next_free(id);
                 }
                 Interned::Present(_) => id = crate::identity::next_free(id),
             }
+        }
+    }
+
+    /// Creates the vnode of an object that was looked up without the entry lock. It is not valid
+    /// yet. `None` if the number has a vnode by now. `stack`: that of a directory, with its
+    /// redirect.
+    pub(crate) fn intern_uncertain(
+        self: &Arc<Self>,
+        op: &Op<'_>,
+        id: u64,
+        place: Place,
+        lower: Lower,
+        stack: Option<(Stack, Option<Box<[u8]>>)>,
+    ) -> Option<Arc<UnionVnode>> {
+        let (stack, redirect) = stack.unzip();
+        let interned = self.table.intern(id, || {
+            let vnode = UnionVnode::new(self, op.set, id, Some(place), lower, stack);
+            vnode.set_outdated();
+            if let Some(dir) = &vnode.dir {
+                *dir.redirect.lock() = redirect.flatten();
+            }
+            vnode
+        });
+        match interned {
+            Interned::New(vnode) => Some(vnode),
+            Interned::Present(_) => None,
         }
     }
 
@@ -171,9 +200,7 @@ impl UnionVnode {
         place: Option<Place>,
     ) -> Result<()> {
         self.keep_number_of(op, &stack)?;
-        self.set_found_dir(op, stack, place)?;
-        *self.dir()?.redirect.lock() = redirect;
-        Ok(())
+        self.set_found_dir(op, stack, redirect, place, Certainty::Certain)
     }
 
     /// As [`Self::adopt_stack`], for a directory that is valid in the current set already.

@@ -19,29 +19,38 @@
 //! | reserved names, whiteouts | `whiteout` |
 //! | opaque marks and redirects | `opaque_redirect` |
 //! | which lower files are trusted to be written by the union | `trust` |
+//! | which parts have a name: the index of a directory, and its use | `names`, `known`, `filter` |
+//! | which parts report their changes, and need no verification | `watched` |
+//! | asking slow branches at the same time | `parallel` |
 //! | readdir; cached merged listings | `readdir`, `listing` |
 //! | the lock on a directory's entries | `entry_lock` |
 //! | attributes, extended attributes, open files | `attr`, `xattr`, `file` |
 //! | the list of open files; those on a branch that is removed | `open_files`, `in_use` |
 //! | copy-up of files: protocol, data and attributes | `copyup`, `copydata` |
 //! | copy-up of files in use from branches that are removed | `copy_used` |
+//! | open files that a snapshot carries to its new branch; their list; recovery after a kill | `carry`, `carry_list`, `carry_recovery` |
 //! | creating a directory's part on a branch; which branches allow that | `parents` |
 //! | the lower object to change, which does not move meanwhile | `changeable` |
 //! | one copy-up of an object at a time; no changes while an object moves | `jobs`, `write_gate` |
 //! | copy-up of attributes without data: creating metacopies; using them | `copymeta`, `metacopy` |
+//! | the branch of a new object: `create=`, `minfree=` | `placement` |
+//! | moving files to other branches: the steps and their state; files; directories, whiteouts | `move_steps`, `mover`, `move_lease`, `move_file`, `move_dir` |
 //! | create, remove, rename | `create`, `remove`, `rmdir`, `rename`, `rename_dir`, `exchange` |
 //! | retries after a race | `retry` |
 //! | whiteouts and opaque marks created by users | `unpack` |
-//! | control commands: its own; those forwarded to the branches' layers | `query`, `control` |
+//! | control commands: its own; those forwarded to the branches' layers | `query`, `debug`, `state_text`, `control` |
+//! | out-of-band changes that branches report; which directories merge a lower one | `reported`, `parts` |
 //! | hard links: the index of copied-up files, in memory and on disk | `links`, `index` |
 //! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
 //! | persistent inode numbers and their log | `numbers`, `identity`, `log`, `logfile` |
 //! | file handles: objects by number | `by_number` |
+//! | branches that no union uses: views of them, names of records | [`offline`] |
 //! | work directory | `work` |
 //! | removals on a full branch, and the space reserved for them | `full_branch`, `reserve` |
-//! | names and directories that the union uses in a branch's root | `ownnames`, `ownfiles` |
+//! | names and directories that the union uses in a branch's root; what is set aside there | `ownnames`, `ownfiles`, `aside` |
 //! | warnings logged once or rarely; restoring lower directories' times | `logged_once`, `times` |
-//! | reading values of unknown size; names stored inline | `read_sized`, `shortname` |
+//! | names stored inline | `shortname` |
+//! | offline check and repair of branches | `fsck` |
 //! | every vnode operation, dispatched to the files above | `vnode_impl` |
 //!
 //! Imports between modules form no cycle, which `scripts/import-cycles.sh unionfs` checks. `core`
@@ -49,10 +58,14 @@
 //!
 //! Design and lock order: docs/design/unionfs.md. Records on disk: docs/formats/union-branch.md.
 
+mod aside;
 mod attr;
 mod branch;
 mod build;
 mod by_number;
+mod carry;
+mod carry_list;
+mod carry_recovery;
 mod change;
 mod changeable;
 mod control;
@@ -63,10 +76,13 @@ mod copyup;
 mod core;
 mod create;
 mod current;
+mod debug;
 mod declare;
 mod entry_lock;
 mod exchange;
 mod file;
+mod filter;
+pub mod fsck;
 mod full_branch;
 mod gate;
 mod identity;
@@ -74,6 +90,7 @@ mod in_use;
 mod index;
 mod intern;
 mod jobs;
+mod known;
 mod link_count;
 mod link_recovery;
 mod links;
@@ -83,33 +100,45 @@ mod logfile;
 mod logged_once;
 mod lookup;
 mod metacopy;
+mod move_dir;
+mod move_file;
+mod move_lease;
+mod move_steps;
+mod mover;
+mod names;
 mod node;
 mod numbers;
+pub mod offline;
 mod op;
 mod opaque_redirect;
 mod open_files;
 mod options;
 mod ownfiles;
 mod ownnames;
+mod parallel;
 mod parents;
+mod parts;
+mod placement;
 mod query;
-mod read_sized;
 mod readdir;
 mod released;
 mod remove;
 mod rename;
 mod rename_dir;
+mod reported;
 mod reserve;
 mod retry;
 mod revalidate;
 mod rmdir;
 mod set;
 mod shortname;
+mod state_text;
 mod table;
 mod times;
 mod trust;
 mod unpack;
 mod vnode_impl;
+mod watched;
 mod whiteout;
 mod work;
 mod write_gate;
@@ -119,5 +148,8 @@ pub use build::Unionfs;
 pub use change::BranchChange;
 pub use declare::LAYER;
 pub use in_use::{BranchList, BranchStatus};
-pub use options::{Branch, BuildError, Copyup, Delete, LowerFiles, Metacopy, Mode, Numbers, Options, Whiteouts};
+pub use options::{
+    Branch, BuildError, Copyup, Create, Delete, FOREIGN, LowerFiles, Metacopy, Mode, Moving, Numbers, Options, Order,
+    Positions, Whiteouts, sole_directory_mode, without_group,
+};
 pub use stack::{ChangePolicy, InUse, OpenedFile};

@@ -30,6 +30,10 @@ impl Core {
                 }
                 continue;
             }
+            if op.set.order.iter().all(|member| member.state.tag != using.tag) {
+                // Only a mount with that branch can tell.
+                continue;
+            }
             let name_state = match self.name_state(op, number, &using) {
                 // No branch can have such a name, so it was not used up.
                 Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => NameState::Visible,

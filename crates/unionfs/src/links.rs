@@ -18,6 +18,8 @@ pub(crate) struct Links {
     /// Locked while a link count is read, changed and written: names of one file may be removed
     /// from several directories at once.
     pub(crate) counting: Mutex<Pending>,
+    /// Entries on branches that an error kept from being removed, by number.
+    unremoved: Mutex<Vec<(u64, BranchId)>>,
 }
 
 /// The unfinished [`Record::Using`], by the thread that runs the operation. Each thread has one at
@@ -31,6 +33,28 @@ impl Links {
             return None;
         }
         self.index.read().get(&number).copied()
+    }
+
+    /// Whether the branch holds a copy that the index has.
+    pub(crate) fn any_on(&self, branch: BranchId) -> bool {
+        self.index.read().values().any(|&at| at == branch)
+    }
+
+    /// Returns the numbers of the files that the index has.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.index.read().keys().copied().collect()
+    }
+
+    /// Notes that an entry, which the index has no longer, could not be removed from its branch.
+    pub(crate) fn note_unremoved(&self, number: u64, branch: BranchId) {
+        self.unremoved.lock().push((number, branch));
+    }
+
+    /// Takes the entries to be removed from their branches that the index does not have again.
+    pub(crate) fn take_unremoved(&self) -> Vec<(u64, BranchId)> {
+        let mut all = std::mem::take(&mut *self.unremoved.lock());
+        all.retain(|&(number, branch)| self.branch(number) != Some(branch));
+        all
     }
 
     /// Whether the index is empty.

@@ -10,7 +10,8 @@ use crate::identity::mix;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use vnode::{Errno, Kind, Result, Time};
 
@@ -32,6 +33,37 @@ const GRACE: Duration = Duration::from_micros(5);
 /// The values that change with each change of an entry of one directory: its times, and the stamp
 /// that its layer reports.
 pub(crate) type Stamp = (Time, Time, Option<u64>);
+
+/// The stamps of all parts of a directory, or the error of reading one.
+#[derive(Debug, Default)]
+pub(crate) struct PartStamps {
+    all: Box<[Result<Stamp>]>,
+    digest: OnceLock<u64>,
+}
+
+/// The stamps of all parts. The same object as long as they are unchanged.
+pub(crate) type Stamps = Arc<PartStamps>;
+
+impl PartStamps {
+    /// Returns the digest of the stamps and their parts, which `compute` returns the first time.
+    pub(crate) fn digest(&self, compute: impl FnOnce() -> u64) -> u64 {
+        *self.digest.get_or_init(compute)
+    }
+}
+
+impl Deref for PartStamps {
+    type Target = [Result<Stamp>];
+
+    fn deref(&self) -> &[Result<Stamp>] {
+        &self.all
+    }
+}
+
+impl FromIterator<Result<Stamp>> for PartStamps {
+    fn from_iter<I: IntoIterator<Item = Result<Stamp>>>(stamps: I) -> Self {
+        Self { all: stamps.into_iter().collect(), digest: OnceLock::new() }
+    }
+}
 
 /// How an entry changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +297,7 @@ impl Listing {
 pub(crate) struct Kept {
     pub(crate) listing: Listing,
     stack: Stack,
-    stamps: Vec<Stamp>,
+    stamps: Stamps,
     merged: Instant,
     /// How long after the merge it may be used in spite of own changes.
     grace: Duration,
@@ -282,12 +314,19 @@ pub(crate) enum Validity {
     No,
 }
 
+/// Whether a part with these stamps is unchanged. A part that hangs counts as unchanged.
+fn is_same((was, now): (&Result<Stamp>, &Result<Stamp>)) -> bool {
+    was == now || *now == Err(Errno::TIMEDOUT)
+}
+
 impl Kept {
-    pub(crate) fn new(listing: Listing, stack: Stack, stamps: Vec<Stamp>, begun: Instant) -> Self {
+    /// Returns a listing that was merged from parts with these stamps. In spite of own changes, it
+    /// may be used for the time `least`, and longer if it is large.
+    pub(crate) fn new(listing: Listing, stack: Stack, stamps: Stamps, begun: Instant, least: Duration) -> Self {
         let (merged, entries) = (Instant::now(), listing.work);
         let grace = match u32::try_from(entries) {
-            _ if entries < LARGE => Duration::ZERO,
-            Ok(entries) => (GRACE * entries).max((merged - begun) * 4),
+            _ if entries < LARGE => least,
+            Ok(entries) => (GRACE * entries).max((merged - begun) * 4).max(least),
             Err(_) => Duration::MAX,
         };
         Self { listing, stack, stamps, merged, grace, own: false }
@@ -295,11 +334,11 @@ impl Kept {
 
     /// Whether the listing may be used for a new reader, given the directory's current stack and
     /// stamps.
-    pub(crate) fn validity(&self, stack: &Stack, stamps: &[Stamp]) -> Validity {
-        if !crate::branch::same_stack(&self.stack, stack) {
+    pub(crate) fn validity(&self, stack: &Stack, stamps: &Stamps) -> Validity {
+        if !Arc::ptr_eq(&self.stack, stack) && !crate::branch::same_stack(&self.stack, stack) {
             return Validity::No;
         }
-        if self.stamps == stamps {
+        if Arc::ptr_eq(&self.stamps, stamps) || self.stamps.iter().zip(stamps.iter()).all(is_same) {
             return Validity::Yes;
         }
         match self.merged.checked_add(self.grace) {
@@ -552,7 +591,8 @@ mod tests {
     #[test]
     fn a_merge_applies_changes_made_meanwhile() {
         let mut slot = Slot::default();
-        let kept = |names| Kept::new(listing(names), Vec::new().into(), Vec::new(), Instant::now());
+        let kept =
+            |names| Kept::new(listing(names), Vec::new().into(), Stamps::default(), Instant::now(), Duration::ZERO);
         let first = slot.begin_merge();
         assert!(slot.change(b"a", EntryChange::Gone).is_none());
         let second = slot.begin_merge();

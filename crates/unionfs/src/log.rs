@@ -83,32 +83,46 @@ impl Record {
                 5
             }
         };
-        let mut bytes = u16::try_from(payload.len()).map_err(|_| Errno::NAMETOOLONG)?.to_le_bytes().to_vec();
-        bytes.extend([kind, 0]);
-        bytes.extend(payload);
-        bytes.extend(crc32c(&bytes).to_le_bytes());
-        Ok(bytes)
+        frame(kind, &payload)
     }
 
     /// Decodes the first record of `bytes` and advances past it. `None` if it is cut off, damaged,
     /// or of an unknown type.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let mut rest = *bytes;
-        let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
-        let [kind, zero] = take(&mut rest)?;
-        let mut payload = rest.get(..len)?;
-        rest = rest.get(len..)?;
-        let sum = u32::from_le_bytes(take(&mut rest)?);
-        if zero != 0 || crc32c(bytes.get(..len + 4)?) != sum {
-            return None;
-        }
+        let (kind, mut payload) = unframe(&mut rest)?;
         let record = Self::decode_payload(kind, &mut payload).filter(|_| payload.is_empty())?;
         *bytes = rest;
         Some(record)
     }
 
+    /// Whether the bytes can begin with a record of a known type, by its first four bytes.
+    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+        let Some(&[low, high, kind, zero]) = bytes.first_chunk() else { return false };
+        let len = u16::from_le_bytes([low, high]);
+        zero == 0
+            && match kind {
+                1 => len >= 2,
+                2 => len == 30,
+                3 => len == 10,
+                4 => len == 16,
+                5 => len >= 14,
+                6 => len == 34,
+                _ => false,
+            }
+    }
+
+    /// Whether the bytes begin with a complete record of any type, also of later versions, with the
+    /// right checksum.
+    pub(crate) fn is_intact(bytes: &[u8]) -> bool {
+        let Some(&[low, high]) = bytes.first_chunk() else { return false };
+        let end = usize::from(u16::from_le_bytes([low, high])) + 4;
+        let sum = bytes.get(end..).and_then(<[u8]>::first_chunk);
+        sum.is_some_and(|sum| bytes.get(..end).map(crc32c) == Some(u32::from_le_bytes(*sum)))
+    }
+
     /// Whether a server can have written this record. One with an invalid path is forged.
-    fn is_plausible(&self) -> bool {
+    pub(crate) fn is_plausible(&self) -> bool {
         match self {
             Self::Using { path, .. } => {
                 let inside = path.strip_prefix(b"/");
@@ -147,7 +161,35 @@ impl Record {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+/// Returns a record: length of the payload, type, zero, payload, checksum. `ENAMETOOLONG` for a
+/// payload of more than 65,535 bytes.
+pub(crate) fn frame(kind: u8, payload: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = u16::try_from(payload.len()).map_err(|_| Errno::NAMETOOLONG)?.to_le_bytes().to_vec();
+    bytes.extend([kind, 0]);
+    bytes.extend(payload);
+    bytes.extend(crc32c(&bytes).to_le_bytes());
+    Ok(bytes)
+}
+
+/// Returns type and payload of the first record of `bytes`, and advances past it. `None` if it is
+/// cut off or damaged.
+pub(crate) fn unframe<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
+    let whole: &'a [u8] = bytes;
+    let mut rest = whole;
+    let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
+    let [kind, zero] = take(&mut rest)?;
+    let payload = rest.get(..len)?;
+    rest = rest.get(len..)?;
+    let sum = u32::from_le_bytes(take(&mut rest)?);
+    if zero != 0 || crc32c(whole.get(..len + 4)?) != sum {
+        return None;
+    }
+    *bytes = rest;
+    Some((kind, payload))
+}
+
+/// Returns the first `N` bytes, and advances past them.
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = bytes.split_first_chunk::<N>()?;
     *bytes = tail;
     Some(*head)

@@ -12,7 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
-const IDENT: &[u8] = b".wh..wh.ident";
+/// The name of the log.
+pub(crate) const IDENT: &[u8] = b".wh..wh.ident";
+/// A log that is being rewritten.
+pub(crate) const IDENT_NEW: &[u8] = b".wh..wh.ident.new";
 /// The largest tag of a branch; the smallest is 1. Tags fill bits 62..48 of a number.
 pub(crate) const TAGS: u16 = 0x7ffe;
 
@@ -115,7 +118,7 @@ pub(crate) fn write_log(
 
 /// Writes the log aside and renames it into place.
 fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
-    let aside = Name::new(b".wh..wh.ident.new")?;
+    let aside = Name::new(IDENT_NEW)?;
     // Regular files of these names are logs, and are replaced. Anything else is not the union's.
     for old in [name, aside] {
         let found = root.lookup(cx, old)?;

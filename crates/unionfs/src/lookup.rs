@@ -1,13 +1,16 @@
 //! Lookup of a name in a directory: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
+use crate::entry_lock::Certainty;
 use crate::node::{Core, Dir, NegativeLookup, Place, UnionVnode};
 use crate::op::Op;
-use crate::opaque_redirect::{Found, Onward, Walk, components};
+use crate::opaque_redirect::{Found, OPAQUE, Onward, Walk, components};
+use crate::parallel::ask_both;
 use crate::set::BranchSet;
 use crate::shortname::ShortName;
-use crate::whiteout::reserved;
+use crate::whiteout::{OLD_OPAQUE, reserved};
 use parking_lot::RwLockReadGuard;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -78,6 +81,8 @@ struct Merge {
     /// The last part was not checked for an opaque mark. The check is postponed until another part
     /// is found to its right, because the mark has no effect otherwise.
     unchecked: bool,
+    /// The result of that check, if it was made already.
+    opaque: Option<bool>,
 }
 
 impl Merge {
@@ -99,10 +104,16 @@ impl Core {
     /// As [`Self::probe`], for one component of a longer path. `walk` limits the number of steps.
     pub(crate) fn probe_with(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, walk: &mut Walk) -> Result<Probe> {
         let mut merge = Merge::default();
-        for (index, part) in stack.iter().enumerate() {
+        let last = stack.last().map(|part| part.branch);
+        let look_up = |op: &Op<'_>, part: &Lower| part.vnode.lookup(op, name);
+        let is_hidden = |op: &Op<'_>, part: &Lower| Ok(Some(part.branch) != last && self.has_whiteout(op, part, name)?);
+        let (asked, whiteouts) = ask_both(op, stack, look_up, Some(&is_hidden));
+        let mut opaque = self.ask_opaque(op, stack, &asked);
+        for (((index, part), asked), whiteout) in stack.iter().enumerate().zip(asked).zip(whiteouts) {
             walk.step()?;
             let more = index + 1 < stack.len();
-            match part.vnode.lookup(op, name)? {
+            let entry = asked.unwrap_or_else(|| part.vnode.lookup(op, name))?;
+            match entry {
                 Some(entry) if is_dir(&entry.vnode) => {
                     if self.check_opaque(op, &mut merge)? {
                         return Ok(merge.done(None));
@@ -112,6 +123,7 @@ impl Core {
                     if last {
                         return Ok(merge.done(None));
                     }
+                    merge.opaque = opaque.remove(&index);
                 }
                 Some(entry) if merge.stack.is_empty() => {
                     let left = stack.get(..index).unwrap_or_default();
@@ -123,7 +135,8 @@ impl Core {
                 None => {}
             }
             // A whiteout in the last directory would hide nothing.
-            if more && self.has_whiteout(op, part, name)? {
+            let hides = || whiteout.unwrap_or_else(|| self.has_whiteout(op, part, name));
+            if more && hides()? {
                 let whiteout = if self.check_opaque(op, &mut merge)? { None } else { Some(part.branch) };
                 return Ok(merge.done(whiteout));
             }
@@ -131,11 +144,39 @@ impl Core {
         Ok(merge.done(None))
     }
 
+    /// Asks slow parts for the opaque marks of the directories that were found in them. Returns
+    /// whether they have one, by the positions of the parts.
+    fn ask_opaque(
+        &self,
+        op: &Op<'_>,
+        stack: &[Lower],
+        found: &[Option<Result<Option<Entry>>>],
+    ) -> HashMap<usize, bool> {
+        let mut dirs = Vec::new();
+        for ((at, part), found) in stack.iter().enumerate().zip(found) {
+            if let Some(Ok(Some(entry))) = found
+                && is_dir(&entry.vnode)
+            {
+                dirs.push((at, Lower { vnode: entry.vnode.clone(), branch: part.branch }));
+            }
+        }
+        // A mark in the last one would have no effect.
+        dirs.pop();
+        let parts: Vec<Lower> = dirs.iter().map(|(_, part)| part.clone()).collect();
+        let has = |mark| move |op: &Op<'_>, part: &Lower| Ok(part.vnode.lookup(op, Name::new(mark)?)?.is_some());
+        let (new, old) = ask_both(op, &parts, has(OPAQUE), Some(&has(OLD_OPAQUE)));
+        let answers = dirs.iter().zip(new.into_iter().zip(old));
+        answers.filter_map(|((at, _), (new, old))| Some((*at, new?.ok()? || old?.ok()?))).collect()
+    }
+
     /// Whether the last part found so far is opaque, so that the directory has no parts further
     /// right. Checks the mark if [`Self::merge`] has postponed that.
     fn check_opaque(&self, op: &Op<'_>, merge: &mut Merge) -> Result<bool> {
         match merge.stack.last() {
-            Some(part) if std::mem::take(&mut merge.unchecked) => self.is_opaque(op, part),
+            Some(part) if std::mem::take(&mut merge.unchecked) => match merge.opaque.take() {
+                Some(opaque) => Ok(opaque),
+                None => self.is_opaque(op, part),
+            },
             _ => Ok(false),
         }
     }
@@ -227,11 +268,17 @@ impl Core {
         stack: &'a [Lower],
         name: Name<'_>,
     ) -> Result<Option<&'a Lower>> {
-        let Some(first) = stack.first().filter(|first| op.set.is_leftmost(first.branch)) else { return Ok(None) };
-        let alone = op.set.writable(first.branch)
-            && !self.identity.has_aliases()
-            && !self.shows_through(op, stack, first.branch, name)?;
+        let Some(first) = self.direct_leftmost(op, stack) else { return Ok(None) };
+        let alone = !self.shows_through(op, stack, first.branch, name)?;
         Ok(alone.then_some(first))
+    }
+
+    /// Returns the part on the leftmost branch if an operation may be forwarded to it, once it is
+    /// known that no other branch affects the name.
+    pub(crate) fn direct_leftmost<'a>(&self, op: &Op<'_>, stack: &'a [Lower]) -> Option<&'a Lower> {
+        let first = stack.first().filter(|first| op.set.is_leftmost(first.branch))?;
+        let direct = op.set.writable(first.branch) && op.set.files_stay(first.branch) && !self.identity.has_aliases();
+        direct.then_some(first)
     }
 
     /// Returns the vnode for the lower file `entry` on `branch`, which was found at `place`. If the
@@ -254,7 +301,8 @@ impl Core {
 
 /// The result of [`UnionVnode::stable_probe`], and the lock under which it is valid.
 pub(crate) struct StableProbe<'a> {
-    /// The shared entry lock. `None` if a writer holds it for long: see [`crate::entry_lock`].
+    /// The shared entry lock. `None` if a writer holds it for long, see [`crate::entry_lock`], or
+    /// if this directory was looked up without a lock itself.
     pub(crate) lock: Option<RwLockReadGuard<'a, ()>>,
     /// [`crate::entry_lock::EntryLock::transitions`] before the lookup.
     pub(crate) transitions: u64,
@@ -264,18 +312,24 @@ pub(crate) struct StableProbe<'a> {
 
 impl UnionVnode {
     /// Looks a name up in this directory, atomically: the result is the state before or after a
-    /// concurrent change, never a state between two of its lower operations.
+    /// concurrent change, never a state between two of its lower operations. An operation that
+    /// changes objects always gets the lock.
     pub(crate) fn stable_probe(&self, op: &Op<'_>, name: Name<'_>) -> Result<StableProbe<'_>> {
         let entries = &self.dir()?.entry_lock;
         loop {
-            let lock = entries.read(op)?;
+            // While objects move between branches, a writer can hold the lock for longer than a
+            // frozen file system would justify, and what was found without it is outdated at once.
+            let surely = op.changes || op.set.moving;
+            let lock = if surely { Some(entries.read_surely(op)?) } else { entries.read(op)? };
+            // What is found in an uncertain stack is uncertain too.
+            let lock = lock.filter(|_| self.is_current(op.set));
             let transitions = entries.transitions();
             let stack = self.stack()?;
-            let probe = self.core.probe(op, &stack, name)?;
+            let probe = self.probe(op, &stack, name)?;
             if lock.is_some() {
                 return Ok(StableProbe { lock, transitions, stack, probe });
             }
-            let again = self.core.probe(op, &stack, name)?;
+            let again = self.probe(op, &stack, name)?;
             if entries.transitions() == transitions && is_same(&probe, &again) {
                 return Ok(StableProbe { lock, transitions, stack, probe: again });
             }
@@ -324,6 +378,7 @@ impl UnionVnode {
                 op.require_blocking()?;
                 op.check()?;
                 std::thread::sleep(Duration::from_millis(1));
+                self.revalidate(op)?;
                 continue;
             };
             match probe.hit {
@@ -350,7 +405,8 @@ impl UnionVnode {
     /// the writer, so the caller has to retry.
     ///
     /// The writer may be publishing a copy-up of the object. Original and copy have the same vnode,
-    /// which this function does not switch to the copy: the writer does.
+    /// which this function does not switch to the copy: the writer does. Nor does it make a vnode
+    /// valid ([`Certainty::Uncertain`]).
     fn found_without_lock(&self, op: &Op<'_>, name: Name<'_>, probe: Probe) -> Result<Option<Shown>> {
         let core = &self.core;
         match probe.hit {
@@ -361,9 +417,10 @@ impl UnionVnode {
                 let vnode = match core.table.get(number) {
                     Some(live) if live.dir.is_some() || live.kind != lower.vnode.kind() => return Ok(None),
                     Some(live) if !live.is_current(op.set) => {
-                        live.set_found(op, lower, None)?;
+                        live.set_found_again(op, lower, Certainty::Uncertain)?;
                         live
                     }
+                    Some(live) if core.is_dead(&live, &lower) => return Ok(None),
                     Some(live) if live.leaf().is(&lower) || core.jobs.is_running(number) => {
                         if live.place().is_none() {
                             live.set_place(Some(self.place_of(name)?));
@@ -371,23 +428,36 @@ impl UnionVnode {
                         live
                     }
                     Some(_) => return Ok(None),
-                    None => core.intern_leaf(op, number, self.place_of(name)?, &lower)?,
+                    None => match core.intern_uncertain(op, number, self.place_of(name)?, lower, None) {
+                        Some(vnode) => vnode,
+                        None => return Ok(None),
+                    },
                 };
                 let attr = vnode.leaf_attr(attr);
                 Ok(Some(Some((vnode, attr))))
             }
             Hit::Dir { stack, attr, redirect } => {
-                let vnode = match core.table.get(core.directory_number(op, &stack)?) {
+                let number = core.directory_number(op, &stack)?;
+                let live = match core.renumbered(op, number, (self, name.as_bytes()), &stack)? {
+                    None => core.table.get(number),
+                    renumbered => renumbered,
+                };
+                let vnode = match live {
                     Some(live) if live.dir.is_some() && live.is_at(self, name.as_bytes()) => {
-                        if !live.is_current(op.set) {
-                            live.adopt_stack(op, stack.into(), redirect, None)?;
-                        }
+                        live.set_found_dir(op, stack.into(), redirect, None, Certainty::Uncertain)?;
                         live
                     }
                     // The writer may be renaming this directory, and the lookup may have run before
                     // that. Only the writer can set the vnode's place.
                     Some(_) => return Ok(None),
-                    None => core.intern_dir(op, self.place_of(name)?, stack.into(), redirect)?,
+                    None => {
+                        let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
+                        let of_dir = Some((stack.into(), redirect));
+                        match core.intern_uncertain(op, number, self.place_of(name)?, leftmost, of_dir) {
+                            Some(vnode) => vnode,
+                            None => return Ok(None),
+                        }
+                    }
                 };
                 let attr = vnode.dir_attr(op, attr)?;
                 Ok(Some(Some((vnode, attr))))
@@ -425,21 +495,35 @@ impl UnionVnode {
 
     /// Looks the object up again by its name, after an out-of-band change removed its lower object.
     /// Returns false if it has no known name, or if the name leads to another object: for a file,
-    /// one with another number; for a directory, see [`Self::is_still`].
+    /// one with another number, or with another generation because the branch reused the number;
+    /// for a directory, see [`Self::is_still`].
     pub(crate) fn refresh(&self, op: &Op<'_>) -> Result<bool> {
         let Some(place) = self.place() else { return Ok(false) };
+        self.core.directory_changed(&place.parent);
+        // What is found replaces something valid, so it has to be certain.
+        let _locked = place.parent.dir()?.entry_lock.read_surely(op)?;
+        if !self.place().is_some_and(|now| now.is(&place)) {
+            // It was renamed meanwhile, and so exists.
+            return Ok(true);
+        }
         let stack = place.parent.stack()?;
-        match self.core.probe(op, &stack, place.name()?)?.hit {
+        match place.parent.probe(op, &stack, place.name()?)?.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
                 let (lower, attr) = self.core.follow_index(op, branch, entry)?;
-                if self.core.number_of(op, &lower, &attr)? != self.id {
+                let generation = |lower: &Lower| self.core.generation_of(op.set, self.id, lower);
+                let is_reused = generation(&self.leaf()) != generation(&lower);
+                if is_reused || self.core.number_of(op, &lower, &attr)? != self.id {
                     return Ok(false);
                 }
                 self.set_leaf(lower);
                 Ok(true)
             }
             Hit::Dir { stack, redirect, .. } if self.dir.is_some() && self.is_still(op, &stack)? => {
+                let merges_others = !same_stack(&self.stack()?, &stack);
                 self.replace_stack(op, stack.into(), redirect)?;
+                if merges_others {
+                    self.core.everything_changed();
+                }
                 Ok(true)
             }
             _ => Ok(false),
@@ -451,7 +535,7 @@ impl UnionVnode {
 mod tests {
     use super::*;
     use crate::{Branch, Mode, Options, Unionfs};
-    use vnode::{Cx, Layer, RenameFlags};
+    use vnode::{Cx, Layer, RenameFlags, Vnode as _};
 
     const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -481,7 +565,7 @@ mod tests {
         assert!(dir.is_at(top, b"e"));
 
         // A thread that must not block returns `MAY_BLOCK` instead of waiting for the writer.
-        let writer = top.dir().unwrap().entry_lock.write();
+        let writer = top.dir().unwrap().entry_lock.write(&CX).unwrap();
         below.rename(&CX, name("e"), &below, name("f"), RenameFlags::default()).unwrap();
         assert!(top.dir().unwrap().entry_lock.read(&CX).unwrap().is_none());
         let never = std::sync::atomic::AtomicBool::new(false);
@@ -490,5 +574,109 @@ mod tests {
         drop(writer);
         assert!(root.lookup(&CX, name("f")).unwrap().is_some());
         assert!(dir.is_at(top, b"f"));
+    }
+
+    /// A union of two branches. New files are created on the second one.
+    fn spread() -> ([Arc<memfs::MemFs>; 2], Arc<Unionfs>) {
+        let layers = [memfs::MemFs::new(), memfs::MemFs::new()];
+        layers[0].set_space(1 << 20);
+        layers[0].root().mkdir(&CX, name("d"), 0o755).unwrap();
+        let branch = |(layer, path): (&Arc<memfs::MemFs>, &str)| Branch {
+            layer: layer.clone(),
+            path: path.into(),
+            mode: Mode::ReadWrite,
+        };
+        let create = crate::Create { order: crate::Order::MostFree, ..crate::Create::default() };
+        let union = layers.iter().zip(["/0", "/1"]).map(branch).collect();
+        let union = Unionfs::new(union, Options { create, ..Options::default() }).unwrap();
+        (layers, union)
+    }
+
+    /// Looks `d` up while a writer holds the entry lock for long, and returns what was found after
+    /// the writer has released it.
+    fn probe_without_lock(top: &UnionVnode, op: &Op<'_>) -> Probe {
+        let writer = top.dir().unwrap().entry_lock.write(&CX).unwrap();
+        let found = top.stable_probe(op, name("d")).unwrap();
+        assert!(found.lock.is_none());
+        drop(writer);
+        found.probe
+    }
+
+    /// A directory gets another part, and a file there, between a lookup without the lock and the
+    /// use of its result.
+    #[test]
+    fn a_stack_that_was_found_without_the_lock_replaces_no_other() {
+        let (_layers, union) = spread();
+        let root = union.root();
+        let top = root.as_any().downcast_ref::<UnionVnode>().unwrap();
+        let set = top.core.branches.get();
+        let op = Op::new(&CX, &set);
+        let probe = probe_without_lock(top, &op);
+        let Hit::Dir { stack: found, .. } = &probe.hit else { panic!("{probe:?}") };
+        let found: Stack = found.as_slice().into();
+
+        let dir = root.lookup(&CX, name("d")).unwrap().unwrap().vnode;
+        dir.mknod(&CX, name("f"), 0o100_644, 0).unwrap();
+        let own = dir.as_any().downcast_ref::<UnionVnode>().unwrap();
+        assert_eq!((found.len(), own.stack().unwrap().len()), (1, 2));
+        let finds = || dir.lookup(&CX, name("f")).unwrap().is_some();
+
+        // With the rights of the lock, the lookup would hide the file.
+        let place = || top.place_of(name("d")).unwrap();
+        top.core.intern_dir(&op, place(), found.clone(), None).unwrap();
+        assert!(!finds());
+        root.lookup(&CX, name("d")).unwrap();
+        assert!(finds());
+
+        let leftmost = found[0].clone();
+        assert!(top.core.intern_uncertain(&op, own.id, place(), leftmost, Some((found, None))).is_none() && finds());
+        assert!(top.found_without_lock(&op, name("d"), probe).unwrap().is_some() && finds());
+    }
+
+    /// As before, but the union forgets the directory meanwhile.
+    #[test]
+    fn a_directory_that_was_found_without_the_lock_is_looked_up_again() {
+        let (layers, union) = spread();
+        let root = union.root();
+        let top = root.as_any().downcast_ref::<UnionVnode>().unwrap();
+        let set = top.core.branches.get();
+        let op = Op::new(&CX, &set);
+        let probe = probe_without_lock(top, &op);
+        let other = layers[1].root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
+        other.mknod(&CX, name("f"), 0o100_644, 0).unwrap();
+        let (found, _) = top.found_without_lock(&op, name("d"), probe).unwrap().unwrap().unwrap();
+        assert!(!found.is_current(&set));
+        assert!(found.lookup(&CX, name("f")).unwrap().is_some());
+        assert!(found.is_current(&set));
+    }
+
+    /// The set of branches changes. An operation looks an object up at its old name, and then
+    /// another one finds it and renames or moves it.
+    #[test]
+    fn an_object_that_is_valid_is_not_set_back() {
+        let (_layers, union) = spread();
+        let root = union.root();
+        root.mknod(&CX, name("f"), 0o100_644, 0).unwrap();
+        let [dir, file] = ["d", "f"].map(|of| root.lookup(&CX, name(of)).unwrap().unwrap().vnode);
+        let [dir, file] = [&dir, &file].map(|vnode| vnode.as_any().downcast_ref::<UnionVnode>().unwrap());
+        let top = root.as_any().downcast_ref::<UnionVnode>().unwrap();
+        let old = file.leaf();
+        root.control(&CX, "unionfs.move", br#"{"do":"drain","branch":"/1"}"#).unwrap();
+        let set = top.core.branches.get();
+        let op = Op::new(&CX, &set);
+        assert!(!dir.is_current(&set) && !file.is_current(&set));
+        let stack = dir.stack().unwrap();
+
+        root.rename(&CX, name("d"), &root, name("e"), RenameFlags::default()).unwrap();
+        dir.set_detached(&op).unwrap();
+        assert!(!dir.is_detached() && dir.is_at(top, b"e"));
+        let redirect = Some(Box::from(b"/x".as_slice()));
+        dir.set_found_dir(&op, stack, redirect, None, Certainty::Uncertain).unwrap();
+        assert!(dir.dir().unwrap().redirect.lock().is_none());
+
+        let changing = op.changing(top.core.gate.wanted());
+        top.core.copy_up(&changing, &top.find(&op, name("f")).unwrap().unwrap().0, Some(BranchId(0)), None).unwrap();
+        file.set_found_again(&op, old, Certainty::Certain).unwrap();
+        assert_eq!(file.leaf().branch, BranchId(0));
     }
 }

@@ -7,7 +7,6 @@ use crate::branch::{BranchId, Lower};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::Found;
-use crate::read_sized::read_sized;
 use crate::times::preserving_times;
 use crate::trust::is_servers;
 use parking_lot::Mutex;
@@ -15,14 +14,14 @@ use std::any::Any;
 use std::sync::Arc;
 use vnode::{
     Attr, Cx, Entry, Errno, Kind, NAME_MAX, Name, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
-    XattrFlags, forward, refuse,
+    XattrFlags, forward, read_value, refuse,
 };
 
 /// Name of a file in a branch's root. Its presence means that directories of the branch may contain
 /// metacopies.
 pub(crate) const METACOPIES: &[u8] = b".wh..wh.metacopies";
 /// Prefix of the names of metacopies, before the file's own name.
-const PREFIX: &[u8] = b".wh..wh.meta.";
+pub(crate) const PREFIX: &[u8] = b".wh..wh.meta.";
 /// The attribute of a metacopy that holds its origin. Only a process with `CAP_SYS_ADMIN` can set a
 /// `trusted.*` attribute.
 pub(crate) const ORIGIN: &[u8] = b"trusted.strata.origin";
@@ -31,10 +30,20 @@ const OWN_XATTRS: &[u8] = b"trusted.strata.";
 /// Maximum length of the value of [`ORIGIN`], in bytes.
 const ORIGIN_MAX: usize = 512;
 
+/// Returns the name of the file that a metacopy with this name belongs to; `None` for other names.
+pub(crate) fn metacopied(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(PREFIX)
+}
+
 /// Returns the name of the metacopy of a file named `name`; `None` if that is too long.
 pub(crate) fn metacopy_name(name: Name<'_>) -> Option<Vec<u8>> {
     let full = [PREFIX, name.as_bytes()].concat();
     (full.len() <= NAME_MAX).then_some(full)
+}
+
+/// Returns the name of the file whose metacopy has the name `full`; `None` for other names.
+pub(crate) fn metacopy_of(full: &[u8]) -> Option<&[u8]> {
+    full.strip_prefix(PREFIX).filter(|name| !name.is_empty())
 }
 
 /// Identifies the lower file that a metacopy was made from.
@@ -204,7 +213,7 @@ pub(crate) fn is_own(xattr: &[u8]) -> bool {
 }
 
 impl Vnode for MetaCopy {
-    forward!(data: id, generation, kind, names, listing_stamp, refused, statfs, ioctl, control);
+    forward!(data: id, generation, kind, names, listing_stamp, lists_exactly, refused, statfs, ioctl, control);
     forward!(attributes: fsync);
     refuse!(Errno::NOTDIR => lookup, readdir, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename);
     refuse!(Errno::INVAL => readlink);
@@ -247,7 +256,7 @@ impl Vnode for MetaCopy {
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        let all = read_sized(|out| self.attributes.listxattr(cx, out))?;
+        let all = read_value(|out| self.attributes.listxattr(cx, out))?;
         let shown = all.split_inclusive(|&b| b == 0).filter(|name| !is_own(name));
         vnode::copy_value(&shown.flatten().copied().collect::<Vec<u8>>(), out)
     }
@@ -337,8 +346,18 @@ impl Core {
     }
 }
 
+/// Whether a file has the attribute that makes it a metacopy, valid or not. Only a process with
+/// `CAP_SYS_ADMIN` can have set it.
+pub(crate) fn has_origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<bool> {
+    match found.getxattr(cx, ORIGIN, &mut [0; ORIGIN_MAX]) {
+        Ok(_) | Err(Errno::RANGE) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Returns the origin that a metacopy records. `None` if the file is not a metacopy.
-fn origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<Option<Origin>> {
+pub(crate) fn origin(cx: &Cx<'_>, found: &Arc<dyn Vnode>) -> Result<Option<Origin>> {
     if found.kind() != Kind::Regular {
         return Ok(None);
     }

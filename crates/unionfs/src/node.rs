@@ -2,8 +2,10 @@
 
 use crate::branch::{BranchId, Lower, Stack};
 use crate::core::Shared;
-use crate::entry_lock::{EntryLock, Writer};
+use crate::entry_lock::{Certainty, EntryLock, Writer};
+use crate::known::{Indexable, Known};
 use crate::listing::{EntryChange, Listable, Slot};
+use crate::names::hash;
 use crate::op::Op;
 use crate::released::ReleasedVnode;
 use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
@@ -13,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
-use vnode::{Errno, Kind, Name, Result, Vnode};
+use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
 
 /// Value of `Dir::subdirs` before the subdirectories were counted.
 pub(crate) const UNCOUNTED: u32 = u32::MAX;
@@ -32,6 +34,8 @@ pub(crate) struct Dir {
     /// Number of subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
     pub(crate) listing: Mutex<Slot>,
+    /// What is known of the parts, if there are several.
+    pub(crate) known: Mutex<Option<Box<Known>>>,
     /// The last negative lookup.
     pub(crate) negative: Mutex<Option<NegativeLookup>>,
 }
@@ -62,6 +66,9 @@ const GONE: u8 = 1;
 const DETACHED: u8 = 2;
 /// The file has or had several names: it can lose the known one and still have others.
 const HARD_LINKED: u8 = 4;
+/// The file has no name, and the kernel may write to it. It is changed where it is, even if its
+/// branch is read-only.
+const STAYS: u8 = 8;
 
 /// State shared by all vnodes of a union.
 pub(crate) type Core = Shared<UnionVnode>;
@@ -79,7 +86,7 @@ pub(crate) struct UnionVnode {
     /// fill a gap in this struct.
     branch: AtomicU16,
     pub(crate) kind: Kind,
-    /// Any of [`GONE`], [`DETACHED`], [`HARD_LINKED`].
+    /// Any of [`GONE`], [`DETACHED`], [`HARD_LINKED`], [`STAYS`].
     flags: AtomicU8,
     state: Mutex<State>,
 }
@@ -94,6 +101,15 @@ impl fmt::Debug for UnionVnode {
 impl Listable for UnionVnode {
     fn slot(&self) -> Option<&Mutex<Slot>> {
         self.dir.as_deref().map(|dir| &dir.listing)
+    }
+}
+
+impl Indexable for UnionVnode {
+    fn forget_index(&self) {
+        if let Some(dir) = &self.dir {
+            let old = dir.known.lock().as_mut().and_then(|known| known.forget());
+            drop(old);
+        }
     }
 }
 
@@ -128,6 +144,7 @@ impl UnionVnode {
             Some(place) => (Some(place.parent), place.name),
             None => (None, ShortName::new(b"")),
         };
+        core.parts.add(id, stack.as_deref().unwrap_or_default());
         Arc::new(Self {
             core: core.clone(),
             id,
@@ -139,6 +156,7 @@ impl UnionVnode {
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
                     listing: Mutex::default(),
+                    known: Mutex::new(None),
                     negative: Mutex::new(None),
                 })
             }),
@@ -177,7 +195,9 @@ impl UnionVnode {
     pub(crate) fn set_stack(&self, stack: Stack) -> Result<()> {
         let dir = self.dir()?;
         let Some(leftmost) = stack.first().cloned() else { return Err(Errno::IO) };
+        self.core.parts.add(self.id, &stack);
         let old = std::mem::replace(&mut *dir.stack.lock(), stack);
+        self.core.parts.remove(self.id, &old);
         drop(old);
         self.set_leaf(leftmost);
         self.entries_changed();
@@ -249,6 +269,16 @@ impl UnionVnode {
         }
     }
 
+    /// Whether the file is changed where it is, even if its branch is read-only.
+    pub(crate) fn stays(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & STAYS != 0
+    }
+
+    /// Lets the file, which has no name, be changed where it is.
+    pub(crate) fn set_stays(&self) {
+        self.flags.fetch_or(STAYS, Ordering::AcqRel);
+    }
+
     /// Whether the object's known name leads to something else, or to nothing, since the set of
     /// branches changed.
     pub(crate) fn is_detached(&self) -> bool {
@@ -271,34 +301,80 @@ impl UnionVnode {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
-            let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
-            self.branch.store(lower.branch.0, Ordering::Release);
-            let old = std::mem::replace(&mut state.lower, lower.vnode);
-            if !same {
-                self.moves.fetch_add(1, Ordering::AcqRel);
-            }
-            let old_place =
-                place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
-            self.flags.fetch_and(HARD_LINKED, Ordering::AcqRel);
-            self.short_generation.store(op.set.short_generation(), Ordering::Release);
-            (old, old_place)
+            self.replace_found(op, &mut state, lower, place, Certainty::Certain)
         };
         drop(old);
         Ok(())
     }
 
-    /// As [`Self::set_found`], for a directory with this stack.
-    pub(crate) fn set_found_dir(&self, op: &Op<'_>, stack: Stack, place: Option<Place>) -> Result<()> {
+    /// As [`Self::set_found`], for what a lookup at the vnode's known place has found. If the vnode
+    /// is valid by now, another operation has found it too, and may have moved or renamed it since:
+    /// then this does nothing.
+    pub(crate) fn set_found_again(&self, op: &Op<'_>, lower: Lower, certainty: Certainty) -> Result<()> {
+        let old = {
+            let mut state = self.state.lock();
+            op.check_set(&self.core.branches)?;
+            if self.is_current(op.set) {
+                return Ok(());
+            }
+            self.replace_found(op, &mut state, lower, None, certainty)
+        };
+        drop(old);
+        Ok(())
+    }
+
+    /// Returns what was replaced, to be dropped without the lock.
+    fn replace_found(
+        &self,
+        op: &Op<'_>,
+        state: &mut State,
+        lower: Lower,
+        place: Option<Place>,
+        certainty: Certainty,
+    ) -> impl Sized + use<> {
+        let same = self.branch() == lower.branch && state.lower.id() == lower.vnode.id();
+        self.branch.store(lower.branch.0, Ordering::Release);
+        let old = std::mem::replace(&mut state.lower, lower.vnode);
+        if !same {
+            self.moves.fetch_add(1, Ordering::AcqRel);
+        }
+        let old_place =
+            place.map(|place| (state.parent.replace(place.parent), std::mem::replace(&mut state.name, place.name)));
+        self.flags.fetch_and(HARD_LINKED, Ordering::AcqRel);
+        if certainty == Certainty::Certain {
+            self.short_generation.store(op.set.short_generation(), Ordering::Release);
+        }
+        (old, old_place)
+    }
+
+    /// Gives a directory that is not valid in the current set, or is detached, this stack, and
+    /// makes it valid if the stack is certain. Does nothing if it is valid by now: its stack may
+    /// have changed since it was looked up.
+    pub(crate) fn set_found_dir(
+        &self,
+        op: &Op<'_>,
+        stack: Stack,
+        redirect: Option<Box<[u8]>>,
+        place: Option<Place>,
+        certainty: Certainty,
+    ) -> Result<()> {
         let dir = self.dir()?;
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
         let old = {
             let mut present = dir.stack.lock();
-            if self.is_current(op.set) && !self.is_detached() {
+            if self.is_current(op.set) && (certainty == Certainty::Uncertain || !self.is_detached()) {
                 return Ok(());
             }
-            self.set_found(op, leftmost, place)?;
-            std::mem::replace(&mut *present, stack)
+            let old = {
+                let mut state = self.state.lock();
+                op.check_set(&self.core.branches)?;
+                self.replace_found(op, &mut state, leftmost, place, certainty)
+            };
+            self.core.parts.add(self.id, &stack);
+            let old_redirect = std::mem::replace(&mut *dir.redirect.lock(), redirect);
+            (std::mem::replace(&mut *present, stack), old_redirect, old)
         };
+        self.core.parts.remove(self.id, &old.0);
         drop(old);
         self.entries_changed();
         dir.subdirs.store(UNCOUNTED, Ordering::Release);
@@ -306,11 +382,15 @@ impl UnionVnode {
     }
 
     /// Makes the vnode valid in the current set without a name, because its known name does not
-    /// lead to it there. It is detached, unless the file may have other names.
+    /// lead to it there. It is detached, unless the file may have other names. If the vnode is
+    /// valid by now, it was found at another name since: then this does nothing.
     pub(crate) fn set_detached(&self, op: &Op<'_>) -> Result<()> {
         let old = {
             let mut state = self.state.lock();
             op.check_set(&self.core.branches)?;
+            if self.is_current(op.set) {
+                return Ok(());
+            }
             if self.flags.load(Ordering::Acquire) & HARD_LINKED == 0 {
                 self.flags.fetch_or(DETACHED, Ordering::AcqRel);
             }
@@ -402,6 +482,7 @@ impl UnionVnode {
             self.core.finder.changed();
             let old = dir.listing.lock().forget();
             drop(old);
+            self.forget_index();
         }
     }
 
@@ -413,6 +494,28 @@ impl UnionVnode {
             let old = dir.listing.lock().change(name.as_bytes(), change);
             drop(old);
         }
+    }
+
+    /// Notes that the entry `name` of a lower directory changed out of band.
+    pub(crate) fn lower_entry_changed(&self, name: Name<'_>) {
+        self.entry_is_elsewhere(name);
+    }
+
+    /// Notes that an entry may lie in other parts than before. To be called after a lower entry was
+    /// created in one part, before it is removed from another: readers that do not wait for the
+    /// entry lock must find one of both.
+    pub(crate) fn entry_is_elsewhere(&self, name: Name<'_>) {
+        self.entry_changed(name, EntryChange::Unknown);
+        if let Some(dir) = &self.dir
+            && let Some(known) = dir.known.lock().as_mut()
+        {
+            known.change(hash(name.as_bytes()));
+        }
+    }
+
+    /// Locks the entries exclusively, to change this one.
+    pub(crate) fn lock_entry(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<ChangingEntries<'_>> {
+        lock_entries(cx, &[(self, Some(name))])
     }
 
     /// Notes that a subdirectory was added (1) or removed (-1).
@@ -454,6 +557,9 @@ impl UnionVnode {
 impl Drop for UnionVnode {
     fn drop(&mut self) {
         self.core.table.forget(self.id, self);
+        if let Some(dir) = &mut self.dir {
+            self.core.parts.remove(self.id, dir.stack.get_mut());
+        }
         // Drops a chain of parents that nothing else refers to in a loop: recursion could overflow
         // the stack in a very deep tree.
         let mut next = self.state.get_mut().parent.take();
@@ -478,15 +584,41 @@ pub(crate) fn same_layer<'a>(core: &Arc<Core>, vnode: &'a Arc<dyn Vnode>) -> Res
     if Arc::ptr_eq(&vnode.core, core) { Ok(vnode) } else { Err(Errno::XDEV) }
 }
 
-/// Locks the entries of several directories, in the order of their addresses.
-pub(crate) fn lock_entries<'a>(dirs: &[&'a UnionVnode]) -> Result<Vec<Writer<'a>>> {
-    let mut locks: Vec<&'a EntryLock> = Vec::with_capacity(dirs.len());
-    for dir in dirs {
-        locks.push(&dir.dir()?.entry_lock);
+/// The exclusive right to change some entries.
+pub(crate) struct ChangingEntries<'a> {
+    entries: Vec<(&'a Dir, u64)>,
+    _locks: Vec<Writer<'a>>,
+}
+
+impl Drop for ChangingEntries<'_> {
+    fn drop(&mut self) {
+        // Even an operation that failed may have left a whiteout, which the name index must not
+        // miss. The locks are released after this.
+        for (dir, name) in &self.entries {
+            if let Some(known) = dir.known.lock().as_mut() {
+                known.change(*name);
+            }
+        }
+    }
+}
+
+/// Locks the entries of several directories, in the order of their addresses. The names are those
+/// of the entries that will be changed.
+pub(crate) fn lock_entries<'a>(
+    cx: &Cx<'_>,
+    entries: &[(&'a UnionVnode, Option<Name<'_>>)],
+) -> Result<ChangingEntries<'a>> {
+    let mut locks: Vec<&'a EntryLock> = Vec::with_capacity(entries.len());
+    let mut changing = Vec::with_capacity(entries.len());
+    for &(vnode, name) in entries {
+        let dir = vnode.dir()?;
+        locks.push(&dir.entry_lock);
+        changing.extend(name.map(|name| (dir, hash(name.as_bytes()))));
     }
     locks.sort_unstable_by_key(|lock| std::ptr::from_ref::<EntryLock>(lock));
     locks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-    Ok(locks.into_iter().map(EntryLock::write).collect())
+    let locks = locks.into_iter().map(|lock| lock.write(cx)).collect::<Result<_>>()?;
+    Ok(ChangingEntries { entries: changing, _locks: locks })
 }
 
 #[cfg(test)]

@@ -59,6 +59,12 @@ impl Core {
         self.identity.append(&self.server(op), self.alias_record(op, leftmost, &attr, (dir.id, dir.generation()))?)
     }
 
+    /// Logs a directory's number as the alias of a lower directory that becomes its rightmost part.
+    pub(crate) fn number_part(&self, op: &Op<'_>, dir: &UnionVnode, part: &Lower) -> Result<()> {
+        let attr = part.vnode.getattr(op)?;
+        self.identity.append(&self.server(op), self.alias_record(op, part, &attr, (dir.id, dir.generation()))?)
+    }
+
     /// Drops the alias of a directory part that was removed.
     pub(crate) fn part_removed(&self, op: &Op<'_>, part: &Lower) {
         if let Ok(branch) = op.set.branch(part.branch) {

@@ -13,17 +13,27 @@ pub(crate) struct Op<'a> {
     cx: Cx<'a>,
     /// Whether a change of the set waits for this operation.
     restart: Option<&'a AtomicBool>,
+    /// The operation changes objects: the set of branches can't be replaced until it ends.
+    pub(crate) changes: bool,
+    /// Files are moved between branches, with all their attributes. Directories may get parts right
+    /// of their leftmost one.
+    pub(crate) moves: bool,
 }
 
 impl<'a> Op<'a> {
     pub(crate) fn new(cx: &Cx<'a>, set: &'a BranchSet) -> Self {
-        Self { set, cx: *cx, restart: None }
+        Self { set, cx: *cx, restart: None, changes: false, moves: false }
     }
 
-    /// Returns the same context for an operation that blocks a change of the set; see
-    /// [`Self::check_restart`].
-    pub(crate) fn with_restart_flag(self, restart: &'a AtomicBool) -> Self {
-        Self { restart: Some(restart), ..self }
+    /// Returns the same context for moving files between branches.
+    pub(crate) fn moving(self) -> Self {
+        Self { moves: true, ..self }
+    }
+
+    /// Returns the same context for an operation that changes objects, and so blocks a change of
+    /// the set; see [`Self::check_restart`].
+    pub(crate) fn changing(self, restart: &'a AtomicBool) -> Self {
+        Self { restart: Some(restart), changes: true, ..self }
     }
 
     /// Returns the same context for the rest of an operation that must not restart any more.
@@ -44,6 +54,12 @@ impl<'a> Op<'a> {
     /// Fails with `ESTALE` if the operation's set is no longer the current one.
     pub(crate) fn check_set(&self, present: &Current) -> Result<()> {
         if present.generation() == self.set.generation { Ok(()) } else { Err(Errno::STALE) }
+    }
+
+    /// Returns the same operation for a step that can do without the answer of a branch that hangs:
+    /// see [`Cx::without_waiting`].
+    pub(crate) fn without_waiting(&self) -> Self {
+        Self { cx: self.cx.without_waiting(), ..*self }
     }
 
     /// Returns the same operation with another caller.

@@ -14,7 +14,7 @@ use vnode::{Attr, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 
 /// The opaque mark, as in OCI layers and aufs.
 pub(crate) const OPAQUE: &[u8] = b".wh..wh..opq";
-const REDIRECT: &[u8] = b".wh..wh.redirect";
+pub(crate) const REDIRECT: &[u8] = b".wh..wh.redirect";
 /// Mark in a branch's root: directories of the branch may have redirects.
 pub(crate) const MOVED: &[u8] = b".wh..wh.moved";
 const HEADER: &[u8] = b"strata-redirect 1\n";
@@ -54,6 +54,25 @@ pub(crate) enum Onward {
     Redirected(Box<[u8]>),
 }
 
+/// The redirect of a lower directory.
+pub(crate) enum Redirect {
+    /// There is none.
+    None,
+    /// It leads to this path.
+    Valid(Box<[u8]>),
+    /// Something else has its name.
+    NotAFile,
+    /// Another user may have written it.
+    Untrusted {
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Its content is malformed.
+    Damaged,
+}
+
 /// Parses a redirect and returns its path. `None` if it is malformed.
 pub(crate) fn parse_redirect(bytes: &[u8]) -> Option<&[u8]> {
     let path = bytes.strip_prefix(HEADER)?.strip_suffix(b"\n")?;
@@ -65,6 +84,11 @@ pub(crate) fn parse_redirect(bytes: &[u8]) -> Option<&[u8]> {
 /// Whether this is the name of a redirect.
 pub(crate) fn is_redirect(name: &[u8]) -> bool {
     name == REDIRECT
+}
+
+/// Whether an entry of this name in a directory affects the directory's stack.
+pub(crate) fn affects_stack(name: &[u8]) -> bool {
+    [OPAQUE, OLD_OPAQUE, REDIRECT].contains(&name)
 }
 
 /// Returns the components of a redirect's path.
@@ -130,30 +154,43 @@ impl Core {
     }
 
     fn read_redirect(&self, op: &Op<'_>, dir: &Lower, found: Found<'_>) -> Result<Option<Box<[u8]>>> {
-        let Some(entry) = dir.vnode.lookup(op, Name::new(REDIRECT)?)? else { return Ok(None) };
+        match self.redirect_of(op, dir)? {
+            Redirect::None => Ok(None),
+            Redirect::Valid(path) => Ok(Some(path)),
+            Redirect::NotAFile => {
+                self.warn_redirect(op, dir, found, "is ignored: it is not a small regular file; remove it");
+                Ok(None)
+            }
+            Redirect::Untrusted { owner, mode } => {
+                // Its author may lack access to the place that it names.
+                let why = format!(
+                    "is ignored, because it may be forged: its owner is {owner}, its mode {mode:03o}, and only a read-only file of root \
+                     or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
+                     root and chmod it to 444"
+                );
+                self.warn_redirect(op, dir, found, &why);
+                Ok(None)
+            }
+            Redirect::Damaged => {
+                self.warn_redirect(op, dir, found, "is ignored: it is damaged; remove it");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads the redirect of a lower directory, whether or not the directory is opaque.
+    pub(crate) fn redirect_of(&self, op: &Op<'_>, dir: &Lower) -> Result<Redirect> {
+        let Some(entry) = dir.vnode.lookup(op, Name::new(REDIRECT)?)? else { return Ok(Redirect::None) };
         let limit = (HEADER.len() + PATH_MAX + 1) as u64;
         if entry.vnode.kind() != Kind::Regular || entry.attr.size > limit {
-            self.warn_redirect(op, dir, found, "is ignored: it is not a small regular file; remove it");
-            return Ok(None);
+            return Ok(Redirect::NotAFile);
         }
         if !self.trusts(&entry.attr) {
-            // Its author may lack access to the place that it names.
-            let (owner, mode) = (entry.attr.uid, entry.attr.perm());
-            let why = format!(
-                "is ignored, because it may be forged: its owner is {owner}, its mode {mode:03o}, and only a read-only file of root \
-                 or of the server's user counts; remove it, or, if you know it to be genuine, chown it to \
-                 root and chmod it to 444"
-            );
-            self.warn_redirect(op, dir, found, &why);
-            return Ok(None);
+            return Ok(Redirect::Untrusted { owner: entry.attr.uid, mode: entry.attr.perm() });
         }
         let file = entry.vnode.open(&self.server(op), OpenFlags::RDONLY)?;
         let bytes = read_all(&*file, op, limit + 1)?;
-        let path = parse_redirect(&bytes).map(Into::into);
-        if path.is_none() {
-            self.warn_redirect(op, dir, found, "is ignored: it is damaged; remove it");
-        }
-        Ok(path)
+        Ok(parse_redirect(&bytes).map_or(Redirect::Damaged, |path| Redirect::Valid(path.into())))
     }
 
     /// Logs a warning about a redirect in a lower directory, once per directory.

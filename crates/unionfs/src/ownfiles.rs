@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode};
 
 /// Prefix of the new names of renamed objects, before a number.
-const ASIDE: &str = ".wh..wh.aside";
+pub(crate) const ASIDE: &str = ".wh..wh.aside";
 /// Maximum number of such names to try.
-const ASIDES: u32 = 1000;
+pub(crate) const ASIDES: u32 = 1000;
 
 /// Links a lower object to one of the union's own names in `dir`. A file that has the name is a
 /// leftover to which nothing refers, and is replaced.
@@ -120,7 +120,7 @@ pub(crate) enum Own {
 }
 
 impl Own {
-    fn name(self) -> Result<Name<'static>> {
+    pub(crate) fn name(self) -> Result<Name<'static>> {
         Name::new(match self {
             Self::Work => WORK,
             Self::Links => LINKS,
@@ -131,7 +131,7 @@ impl Own {
     ///
     /// Users who may write the branch's root can create a directory of that name, or give the name
     /// to another user's directory.
-    fn why_foreign(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
+    pub(crate) fn why_foreign(self, cx: &Cx<'_>, entry: &Entry) -> Result<Option<&'static str>> {
         if entry.vnode.kind() != Kind::Directory {
             return Ok(Some("it is not a directory"));
         }

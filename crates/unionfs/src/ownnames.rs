@@ -7,9 +7,13 @@ pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// The name of the index in the root of a branch.
 pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
+/// The name in a work directory of what an interrupted snapshot leaves.
+pub(crate) const SNAPSHOT: &[u8] = b"snapshot";
+
 /// Whether an entry of the work directory has such a name.
 pub(crate) fn is_work_name(name: &[u8]) -> bool {
-    name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+    name == SNAPSHOT
+        || name.strip_prefix(b"c").is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
 }
 
 /// The name of an index entry: 16 hexadecimal digits.

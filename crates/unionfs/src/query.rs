@@ -7,8 +7,9 @@ use crate::op::Op;
 use crate::opaque_redirect::{Found, Onward, Walk, components};
 use crate::options::Mode;
 use crate::retry::Retries;
+use crate::state_text::text;
 use serde_json::{Value, json};
-use vnode::{Command, CommandAccess, Cx, Errno, Kind, Name, Result};
+use vnode::{Command, CommandAccess, Cx, Errno, Name, Result};
 
 pub(crate) const QUERY: Command = Command {
     name: "unionfs.query",
@@ -73,33 +74,34 @@ impl Spot {
     }
 }
 
-/// Returns a path or name as JSON.
-fn text(bytes: &[u8]) -> Value {
-    std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
-}
-
 fn mode_text(mode: Mode) -> &'static str {
     match mode {
         Mode::ReadWrite => "rw",
         Mode::ReadOnly => "ro",
         Mode::NfsReadOnly => "nfsro",
-    }
-}
-
-fn kind_text(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Regular => "file",
-        Kind::Directory => "directory",
-        Kind::Symlink => "symlink",
-        Kind::CharDevice | Kind::BlockDevice => "device",
-        Kind::Fifo => "fifo",
-        Kind::Socket => "socket",
+        Mode::ReadOnlySkip => "ro+skip",
+        Mode::NfsReadOnlySkip => "nfsro+skip",
     }
 }
 
 impl UnionVnode {
     /// Replies to `unionfs.query`.
     pub(crate) fn query(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.reply(cx, |op| self.query_once(op))
+    }
+
+    /// Replies to `unionfs.state`.
+    pub(crate) fn state_of_branches(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.reply(cx, |op| {
+            let (path, spots) = self.spots(op)?;
+            let mut report = self.report(op, path.as_deref(), &spots);
+            let lowers: Vec<Lower> = spots.into_iter().filter_map(|spot| spot.lower).collect();
+            self.add_state(op, &mut report, &lowers)?;
+            Ok(report)
+        })
+    }
+
+    fn reply(&self, cx: &Cx<'_>, examine: impl Fn(&Op<'_>) -> Result<Value>) -> Result<Vec<u8>> {
         cx.require_blocking()?;
         let mut retries = Retries::new();
         loop {
@@ -107,7 +109,7 @@ impl UnionVnode {
             let op = self.core.server(&Op::new(cx, &set));
             let reply = match self.revalidate(&op) {
                 Err(Errno::STALE) if self.is_detached() => Ok(self.report(&op, None, &[])),
-                revalidated => revalidated.and_then(|()| self.query_once(&op)),
+                revalidated => revalidated.and_then(|()| examine(&op)),
             };
             if op.check_set(&self.core.branches).is_ok() {
                 return reply.map(|reply| reply.to_string().into_bytes());
@@ -117,12 +119,18 @@ impl UnionVnode {
     }
 
     fn query_once(&self, op: &Op<'_>) -> Result<Value> {
+        let (path, spots) = self.spots(op)?;
+        Ok(self.report(op, path.as_deref(), &spots))
+    }
+
+    /// Returns the object's path in the union, if it has one, and what the branches have there.
+    fn spots(&self, op: &Op<'_>) -> Result<(Option<Vec<u8>>, Vec<Spot>)> {
         let core = &self.core;
         let leaf = self.leaf();
         let path = if self.id == crate::identity::ROOT { Vec::new() } else { self.own_path() };
         if path.is_empty() && self.id != crate::identity::ROOT {
             let spot = Spot { branch: leaf.branch, at: None, state: State::Shown, lower: Some(leaf) };
-            return Ok(self.report(op, None, &[spot]));
+            return Ok((None, vec![spot]));
         }
         let mut spots: Vec<Spot> = op.set.roots().iter().map(|root| Spot::of(root, Vec::new(), State::Part)).collect();
         let mut walk = Walk::new();
@@ -139,7 +147,7 @@ impl UnionVnode {
             spots.retain(|spot| spot.branch != leaf.branch);
             spots.push(Spot { branch: leaf.branch, at: None, state: State::Shown, lower: Some(leaf) });
         }
-        Ok(self.report(op, Some(&path), &spots))
+        Ok((Some(path), spots))
     }
 
     fn report(&self, op: &Op<'_>, path: Option<&[u8]>, spots: &[Spot]) -> Value {
@@ -155,7 +163,7 @@ impl UnionVnode {
         let name = path.and_then(|path| path.rsplit(|&b| b == b'/').next());
         let path = path.map(|path| text(if path.is_empty() { b"/" } else { path }));
         let branches: Vec<Value> = branches.collect();
-        json!({ "path": path, "name": name.map(text), "kind": kind_text(self.kind), "branches": branches })
+        json!({ "path": path, "name": name.map(text), "kind": self.kind.word(), "branches": branches })
     }
 }
 

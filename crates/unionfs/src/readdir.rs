@@ -1,13 +1,17 @@
 //! readdir: docs/design/unionfs.md, "Listings".
 
 use crate::branch::{BranchId, Lower, Stack};
+use crate::filter::{MOST_ENTRIES, Need, Parts};
 use crate::identity::{compose, mix};
 use crate::listing::{Kept, Listing, Stamp, Validity};
 use crate::lookup::Hit;
+use crate::names::{PartNames, hash};
 use crate::node::{Core, Dir, UNCOUNTED, UnionVnode};
 use crate::op::Op;
-use crate::options::Numbers;
+use crate::options::{Numbers, Positions};
+use crate::parallel::ask_both;
 use crate::set::BranchSet;
+use crate::watched::Watched;
 use crate::whiteout::{Listed, classify, is_long, long_digest};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -36,6 +40,16 @@ struct Seen {
 /// All names that were found.
 type AllSeen = HashMap<Box<[u8]>, Seen>;
 
+/// What the parts of a directory list.
+struct Collected {
+    /// All visible names, each with its leftmost instance.
+    seen: AllSeen,
+    /// Number of entries that were read.
+    work: usize,
+    /// Whether a part lists exactly the names that lookups find, if it was asked.
+    exact: Vec<Option<bool>>,
+}
+
 /// Whiteouts that hide names on branches to the right.
 #[derive(Default)]
 struct Hidden {
@@ -62,6 +76,8 @@ impl UnionVnode {
         if let [only] = &*stack
             && op.set.files_stay(only.branch)
             && self.core.options.numbers == Numbers::Wide
+            && self.core.options.positions == Positions::Branch
+            && (op.set.read_only || op.set.is_last(only.branch) || !self.core.spreads(op))
         {
             return self.list_lower(op, only, cookie, sink);
         }
@@ -125,7 +141,7 @@ impl UnionVnode {
         let kept = dir.listing.lock().kept();
         if let Some(kept) = kept {
             let stack = self.stack()?;
-            let stamps = stamps(op, &stack)?;
+            let stamps = self.part_stamps(op, &stack)?.stamps;
             let validity = kept.lock().validity(&stack, &stamps);
             match validity {
                 Validity::Yes => return Ok(kept),
@@ -144,9 +160,9 @@ impl UnionVnode {
         let missed = dir.listing.lock().begin_merge();
         let begun = Instant::now();
         let merged = self.stack().and_then(|stack| {
-            let stamps = stamps(op, &stack)?;
-            let listing = self.merge_listing(op, &stack)?;
-            Ok(Kept::new(listing, stack, stamps, begun))
+            let stamps = self.part_stamps(op, &stack)?.stamps;
+            let listing = self.merge_indexed(op, dir, &stack, &stamps)?;
+            Ok(Kept::new(listing, stack, stamps, begun, self.core.options.check_interval))
         });
         let (merged, error) = match merged {
             Ok(merged) => (Some(merged), None),
@@ -172,7 +188,7 @@ impl UnionVnode {
         let names = dir.entry_lock.read(op)?;
         let stack = self.stack()?;
         let mut look_up = |name: Name<'_>| match &names {
-            Some(_) => self.shown_entry(op, name, &self.core.probe(op, &stack, name)?.hit),
+            Some(_) => self.shown_entry(op, name, &self.probe(op, &stack, name)?.hit),
             None => self.listed_now(op, name),
         };
         self.each_entry(&kept, 0, &mut look_up, &mut |entry| {
@@ -190,15 +206,6 @@ impl UnionVnode {
     }
 }
 
-/// Returns values that change with each change of an entry in one of the directories.
-fn stamps(op: &Op<'_>, stack: &[Lower]) -> Result<Vec<Stamp>> {
-    let stamp_of = |part: &Lower| {
-        let stamp = part.vnode.listing_stamp(op);
-        part.vnode.getattr(op).map(|attr| (attr.mtime, attr.ctime, stamp))
-    };
-    stack.iter().map(stamp_of).collect()
-}
-
 impl UnionVnode {
     /// Returns a value that changes with each change of an entry in a part other than the leftmost.
     /// Changes in the leftmost part are visible in the directory's times, which users see.
@@ -211,23 +218,35 @@ impl UnionVnode {
         if generation != BranchSet::FIRST {
             stamp ^= mix(generation);
         }
-        for part in others {
-            let mut add = |value: u64| stamp = mix(stamp.rotate_left(1) ^ value);
-            add(u64::from(part.branch.0));
-            add(part.vnode.id());
-            add(part.vnode.listing_stamp(cx).unwrap_or_default());
-            match part.vnode.getattr(cx) {
-                Ok(attr) => {
-                    for time in [attr.mtime, attr.ctime] {
-                        add(time.sec.cast_unsigned());
-                        add(u64::from(time.nsec));
-                    }
-                }
-                Err(errno) => add(u64::from(errno.raw_os_error().unsigned_abs())),
-            }
+        if others.is_empty() {
+            return stamp;
         }
-        stamp
+        let set = self.core.branches.get();
+        let Ok(checked) = self.part_stamps(&Op::new(cx, &set), &stack) else { return stamp };
+        let stamps = checked.stamps;
+        mix(stamp ^ stamps.digest(|| digest(others, stamps.get(1..).unwrap_or_default())))
     }
+}
+
+/// Returns a value that depends on parts and their stamps.
+fn digest(parts: &[Lower], stamps: &[Result<Stamp>]) -> u64 {
+    let mut digest = 0_u64;
+    for (part, of_part) in parts.iter().zip(stamps) {
+        let mut add = |value: u64| digest = mix(digest.rotate_left(1) ^ value);
+        add(u64::from(part.branch.0));
+        add(part.vnode.id());
+        match of_part {
+            Ok((mtime, ctime, inner)) => {
+                add(inner.unwrap_or_default());
+                for time in [mtime, ctime] {
+                    add(time.sec.cast_unsigned());
+                    add(u64::from(time.nsec));
+                }
+            }
+            Err(errno) => add(u64::from(errno.raw_os_error().unsigned_abs())),
+        }
+    }
+    digest
 }
 
 impl UnionVnode {
@@ -301,6 +320,25 @@ impl UnionVnode {
         }
     }
 
+    /// Returns the number of an entry of a merged directory.
+    fn merged_number(&self, op: &Op<'_>, stack: &Stack, name: Name<'_>, seen: &Seen) -> Result<u64> {
+        if seen.kind != Kind::Directory {
+            return self.item_number(op, stack, name, seen);
+        }
+        let parts = self.parts_for(op, stack, name, Need::Nothing)?;
+        match (&parts, stack.get(seen.part)) {
+            // It can't merge another part.
+            (Parts::Some(only), Some(lower)) if only.len() == 1 && !op.set.has_redirects(lower.branch) => {
+                self.core.listed_number(op, lower.branch, seen.ino)
+            }
+            (Parts::Some(some), Some(lower)) => match some.iter().position(|part| part.branch == lower.branch) {
+                Some(part) => self.item_number(op, some, name, &Seen { part, ..*seen }),
+                None => self.item_number(op, stack, name, seen),
+            },
+            _ => self.item_number(op, stack, name, seen),
+        }
+    }
+
     /// Returns the number of an entry.
     fn item_number(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, seen: &Seen) -> Result<u64> {
         let Some(lower) = stack.get(seen.part) else { return Ok(seen.ino) };
@@ -332,19 +370,69 @@ impl UnionVnode {
         })
     }
 
-    fn merge_listing(&self, op: &Op<'_>, stack: &Stack) -> Result<Listing> {
-        let (seen, work) = self.core.collect(op, stack)?;
+    /// Merges the directory, and builds its name index from what is read.
+    fn merge_indexed(&self, op: &Op<'_>, dir: &Dir, stack: &Stack, stamps: &[Result<Stamp>]) -> Result<Listing> {
+        if !self.is_indexable(op, stack) {
+            let Collected { seen, work, .. } = self.core.collect(op, stack, false, &mut |_, _| {})?;
+            return self.number_all(op, stack, seen, work);
+        }
+        let begun = (Instant::now(), Watched::of(op.set, stack));
+        let before = dir.known.lock().get_or_insert_default().begin_reading();
+        let mut names: Vec<Vec<u64>> = vec![Vec::new(); stack.len()];
+        let collected = self.core.collect(op, stack, true, &mut |part, name| {
+            if let Some(names) = names.get_mut(part) {
+                names.push(hash(name));
+            }
+        });
+        let read = match &collected {
+            Ok(Collected { work, .. }) if *work > MOST_ENTRIES => Ok(None),
+            Ok(Collected { exact, .. }) => {
+                let mut parts = Vec::with_capacity(stack.len());
+                for (((part, names), stamp), exact) in stack.iter().zip(names).zip(stamps).zip(exact) {
+                    parts.push(match *stamp {
+                        Ok(stamp) if exact.unwrap_or_else(|| part.vnode.lists_exactly(op)) => {
+                            PartNames::Read { names, stamp }
+                        }
+                        Ok(_) => PartNames::Inexact,
+                        Err(_) => PartNames::Failed,
+                    });
+                }
+                Ok(Some(parts))
+            }
+            Err(errno) => Err(*errno),
+        };
+        // It can only return the error of the merge.
+        let _ = self.store_index(op, dir, stack, (before, begun), read);
+        let Collected { seen, work, .. } = collected?;
+        self.number_all(op, stack, seen, work)
+    }
+
+    /// Returns the listing of these names, with their numbers.
+    fn number_all(&self, op: &Op<'_>, stack: &Stack, seen: AllSeen, work: usize) -> Result<Listing> {
         let mut listing = Listing::with_capacity(seen.len(), self.core.options.numbers == Numbers::Narrow);
         listing.work = work;
         let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
             seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
         sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, name, seen) in sorted {
-            let ino = self.item_number(op, stack, Name::new(&name)?, &seen)?;
+            let ino = self.merged_number(op, stack, Name::new(&name)?, &seen)?;
             listing.push(&name, ino, seen.kind)?;
         }
         Ok(listing)
     }
+}
+
+/// Name, number and kind of an entry.
+type Read = (Box<[u8]>, u64, Kind);
+
+/// Reads all entries of a part.
+fn read_all(op: &Op<'_>, part: &Lower) -> Result<Vec<Read>> {
+    let mut entries = Vec::new();
+    part.vnode.readdir(op, 0, &mut |entry| {
+        entries.push((entry.name.as_bytes().into(), entry.ino, entry.kind));
+        true
+    })?;
+    Ok(entries)
 }
 
 impl Core {
@@ -358,21 +446,29 @@ impl Core {
         self.identity.alias(tag, lower).map_or_else(|| compose(tag, lower), |alias| alias.number)
     }
 
-    /// Returns all visible names, each with its leftmost instance, and the number of entries that
-    /// were read.
-    fn collect(&self, op: &Op<'_>, stack: &Stack) -> Result<(AllSeen, usize)> {
+    /// Reads all parts. `ask_exact`: asks slow ones at the same time whether they list exactly.
+    /// `note` is called with each name that is read, and its part's position.
+    fn collect(
+        &self,
+        op: &Op<'_>,
+        stack: &Stack,
+        ask_exact: bool,
+        note: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<Collected> {
         let mut seen = AllSeen::new();
         let mut work = 0;
         let mut hidden = Hidden::default();
-        for (part, dir) in stack.iter().enumerate() {
+        let lists_exactly = |op: &Op<'_>, part: &Lower| Ok(part.vnode.lists_exactly(op));
+        let (asked, exact) = ask_both(op, stack, read_all, ask_exact.then_some(&lists_exactly));
+        for ((part, dir), asked) in stack.iter().enumerate().zip(asked) {
             let mut hides = Hidden::default();
             let mut too_many = false;
-            dir.vnode.readdir(op, 0, &mut |entry| {
-                let name = entry.name.as_bytes();
+            let mut take = |name: &[u8], ino, kind| {
                 work += 1;
+                note(part, name);
                 match classify(name) {
                     Listed::Plain if !seen.contains_key(name) && !hidden.hides(name) => {
-                        seen.insert(name.into(), Seen { part, ino: entry.ino, kind: entry.kind });
+                        seen.insert(name.into(), Seen { part, ino, kind });
                     }
                     Listed::Plain | Listed::Mark => {}
                     Listed::Whiteout(name) => drop(hides.names.insert(name.into())),
@@ -380,7 +476,11 @@ impl Core {
                 }
                 too_many = work > NONBLOCKING_ENTRIES && !op.may_block;
                 !too_many
-            })?;
+            };
+            match asked {
+                Some(entries) => drop(entries?.iter().all(|(name, ino, kind)| take(name, *ino, *kind))),
+                None => dir.vnode.readdir(op, 0, &mut |entry| take(entry.name.as_bytes(), entry.ino, entry.kind))?,
+            }
             if too_many {
                 op.require_blocking()?;
             }
@@ -388,7 +488,8 @@ impl Core {
             hidden.names.extend(hides.names);
             hidden.digests.extend(hides.digests);
         }
-        Ok((seen, work))
+        let exact = exact.into_iter().map(|answer| answer?.ok()).collect();
+        Ok(Collected { seen, work, exact })
     }
 
     /// Whether no entry is visible in the directory.
@@ -401,6 +502,6 @@ impl Core {
             })?;
             return Ok(empty);
         }
-        Ok(self.collect(op, stack)?.0.is_empty())
+        Ok(self.collect(op, stack, false, &mut |_, _| {})?.seen.is_empty())
     }
 }

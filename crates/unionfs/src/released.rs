@@ -53,6 +53,10 @@ impl Vnode for ReleasedVnode {
         self.kind
     }
 
+    fn lists_exactly(&self, _cx: &vnode::Cx<'_>) -> bool {
+        false
+    }
+
     fn listing_stamp(&self, _cx: &vnode::Cx<'_>) -> Option<u64> {
         None
     }

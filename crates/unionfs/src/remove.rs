@@ -1,6 +1,7 @@
 //! unlink, and hiding of names: docs/design/unionfs.md, "Operations".
 
 use crate::branch::{BranchId, Lower, is_dir};
+use crate::filter::Need;
 use crate::listing::EntryChange;
 use crate::lookup::Hit;
 use crate::node::{Core, UnionVnode};
@@ -49,7 +50,7 @@ impl UnionVnode {
             };
         }
         let branch = self.until_done(op, || {
-            let _locked = self.dir()?.entry_lock.write();
+            let _locked = self.lock_entry(op, name)?;
             let step = self.unlink_once(op, name)?;
             if matches!(step, Step::Done(_)) {
                 self.entry_changed(name, EntryChange::Gone);
@@ -63,10 +64,16 @@ impl UnionVnode {
 
     fn unlink_once(&self, op: &Op<'_>, name: Name<'_>) -> Result<Step<BranchId>> {
         let core = &self.core;
-        let stack = self.stack()?;
-        if let Some(part) = core.only_leftmost(op, &stack, name)? {
-            // The vnode need not forget the name: files of the leftmost branch are never copied up.
-            return part.vnode.unlink(op, name).map(|()| Step::Done(part.branch));
+        let stack = self.parts_for(op, &self.stack()?, name, Need::Nothing)?;
+        let mut shows = None;
+        if let Some(first) = core.direct_leftmost(op, &stack) {
+            let beyond = core.shows_through(op, &stack, first.branch, name)?;
+            if !beyond {
+                // The vnode need not forget the name: files of the leftmost branch are never copied
+                // up.
+                return first.vnode.unlink(op, name).map(|()| Step::Done(first.branch));
+            }
+            shows = Some((first.branch, beyond));
         }
         let (branch, entry) = match core.probe(op, &stack, name)?.hit {
             Hit::None => return Err(Errno::NOENT),
@@ -76,7 +83,7 @@ impl UnionVnode {
         let lower = Lower { vnode: entry.vnode.clone(), branch };
         let remove = || {
             core.begin_use(op, self, name, &lower, &entry.attr)?;
-            let removed = core.remove_leaf(op, self, &stack, name, branch);
+            let removed = core.remove_leaf(op, self, &stack, name, branch, shows);
             if !matches!(removed, Ok(Step::Done(_))) {
                 core.cancel_use(op, &lower, &entry.attr);
             }
@@ -108,7 +115,8 @@ impl UnionVnode {
 
 impl Core {
     /// Removes a file's name from the view with one lower operation. Undoes all steps before it if
-    /// it fails.
+    /// it fails. `shows`: a branch and the result of [`Self::shows_through`] for it, if that is
+    /// known.
     pub(crate) fn remove_leaf(
         &self,
         op: &Op<'_>,
@@ -116,15 +124,19 @@ impl Core {
         stack: &[Lower],
         name: Name<'_>,
         branch: BranchId,
+        shows: Option<(BranchId, bool)>,
     ) -> Result<Step<Removed>> {
+        let mut shows = shows.filter(|(of, _)| *of == branch).map(|(_, shows)| shows);
         let Some(part) = stack.iter().find(|part| part.branch == branch) else { return Err(Errno::STALE) };
         if self.options.delete == Delete::All {
             self.unlink_right(op, stack, name, branch, None)?;
+            shows = None;
         }
         if !op.set.writable(branch) {
-            return self.hide(op, dir, stack, name, branch);
+            return self.hide(op, dir, name, branch);
         }
-        let cover = match self.cover(op, stack, part, name)? {
+        let shows = shows.map_or_else(|| self.shows_through(op, stack, branch, name), Ok)?;
+        let cover = match if shows { self.cover_shown(op, part, name)? } else { Step::Done(Cover::NONE) } {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
@@ -140,9 +152,14 @@ impl Core {
     /// Covers the entry in `part`: creates a whiteout beside it if anything to the right would
     /// become visible without the entry.
     pub(crate) fn cover(&self, op: &Op<'_>, stack: &[Lower], part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
-        if !self.shows_through(op, stack, part.branch, name)? {
-            return Ok(Step::Done(Cover::NONE));
+        match self.shows_through(op, stack, part.branch, name)? {
+            true => self.cover_shown(op, part, name),
+            false => Ok(Step::Done(Cover::NONE)),
         }
+    }
+
+    /// Covers the entry in `part`: something to the right would become visible without it.
+    fn cover_shown(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<Step<Cover>> {
         let before = part.vnode.getattr(op)?;
         match self.create_whiteout(op, part, name) {
             Ok(made) => Ok(Step::Done(Cover { made: made.then_some(before) })),
@@ -165,13 +182,12 @@ impl Core {
         &self,
         op: &Op<'_>,
         dir: &UnionVnode,
-        stack: &[Lower],
         name: Name<'_>,
         branch: BranchId,
     ) -> Result<Step<Removed>> {
         let target = self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
-        let Some(part) = stack.iter().find(|part| part.branch == target) else { return Ok(Step::Need(target)) };
-        match self.create_whiteout(op, part, name) {
+        let Some(part) = dir.part(target)? else { return Ok(Step::Need(target)) };
+        match self.create_whiteout(op, &part, name) {
             Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
             Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
@@ -180,9 +196,14 @@ impl Core {
 
     /// For `delete=all`: unlinks the instances of a name right of `branch` that would become
     /// visible, beginning with the rightmost. The view does not change, because the visible
-    /// instance hides them. The caller has to hide those that can't be unlinked. `replaced`: the
-    /// branch of the instance that was visible before the operation; the others were hidden
-    /// already. Returns the branches on which an instance was unlinked.
+    /// instance hides them.
+    ///
+    /// The caller has to hide those that can't be unlinked, or may not: a redirect on a branch left
+    /// of an instance can lead to this name, and the instance then ends the renamed directory.
+    /// Directories further right would appear in it without the instance.
+    ///
+    /// `replaced`: the branch of the instance that was visible before the operation; the others
+    /// were hidden already. Returns the branches on which an instance was unlinked.
     pub(crate) fn unlink_right(
         &self,
         op: &Op<'_>,
@@ -193,8 +214,23 @@ impl Core {
     ) -> Result<Vec<BranchId>> {
         let instances = self.instances(op, stack, name, branch)?;
         let mut removed = Vec::new();
-        for part in instances.iter().rev().filter(|part| op.set.writable(part.branch)) {
-            let Some(entry) = part.vnode.lookup(op, name)?.filter(|entry| !is_dir(&entry.vnode)) else { continue };
+        // Directories right of the instance would appear without it.
+        let mut ends_dir = false;
+        for part in instances.iter().rev() {
+            let (writable, redirected) = (op.set.writable(part.branch), op.set.has_redirects_left_of(part.branch));
+            if !writable && !redirected {
+                continue;
+            }
+            let Some(entry) = part.vnode.lookup(op, name)? else { continue };
+            if is_dir(&entry.vnode) {
+                ends_dir = true;
+                continue;
+            }
+            if !writable || (ends_dir && redirected) {
+                // It stays, and ends the directory also for instances left of it.
+                ends_dir = false;
+                continue;
+            }
             if let Err(errno) = part.vnode.unlink(op, name) {
                 tracing::info!(%name, %errno, "could not remove an entry from this branch: a whiteout hides it");
                 continue;

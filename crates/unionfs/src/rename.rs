@@ -105,8 +105,8 @@ impl UnionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<Shortcut> {
-        let locked = lock_entries(&[self, to])?;
-        let (here, there) = (self.stack()?, to.stack()?);
+        let locked = lock_entries(op, &[(self, Some(name)), (to, Some(new_name))])?;
+        let (here, there) = (self.parts(op, name)?, to.parts(op, new_name)?);
         let core = &self.core;
         let Some(old) = core.only_leftmost(op, &here, name)? else { return Ok(Shortcut::No) };
         let Some(new) = core.only_leftmost(op, &there, new_name)? else { return Ok(Shortcut::No) };
@@ -183,7 +183,7 @@ impl Rename<'_> {
     /// would not be visible. A device left at the old name is a new object that inherits the
     /// directory's group, so such a rename uses no branch right of that directory's target branch.
     pub(crate) fn bound(&self, op: &Op<'_>) -> Result<usize> {
-        let bound = self.core.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
+        let bound = self.to.probe(op, &self.to.stack()?, self.new_name)?.bound(op.set);
         if self.whiteout { Ok(bound.min(op.set.position(self.from.target(op)?))) } else { Ok(bound) }
     }
 
@@ -193,7 +193,7 @@ impl Rename<'_> {
         if !self.core.ensure_part(op, self.from, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
-        let locked = lock_entries(&[self.from, self.to])?;
+        let locked = lock_entries(op, &[(self.from, Some(self.name)), (self.to, Some(self.new_name))])?;
         let done = self.replacing(op, || self.rename_file_locked(op, target))?;
         drop(locked);
         if done {
@@ -204,7 +204,7 @@ impl Rename<'_> {
     }
 
     fn rename_file_locked(&self, op: &Op<'_>, target: BranchId) -> Result<bool> {
-        let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
+        let (from_stack, to_stack) = (self.from.parts(op, self.name)?, self.to.parts(op, self.new_name)?);
         let Some(shown) = self.leaf_at(op, &from_stack, self.name, self.source)? else { return Ok(false) };
         let there = self.core.probe(op, &to_stack, self.new_name)?;
         let parts = (self.from.part(target)?, self.to.part(target)?);

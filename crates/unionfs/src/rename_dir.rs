@@ -4,7 +4,6 @@ use crate::branch::{BranchId, Lower, same_stack};
 use crate::lookup::{Hit, Probe};
 use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
-use crate::options::Delete;
 use crate::rename::Rename;
 use crate::retry::Step;
 use crate::work::entries;
@@ -66,6 +65,10 @@ impl Core {
     ) -> Result<Marked> {
         let merges = dir.stack()?.len() > 1;
         if merges && dir.dir()?.redirect.lock().is_none() {
+            if op.set.is_drained(part.branch) {
+                // The other parts could not be found once this one has left the branch.
+                return Err(Errno::XDEV);
+            }
             let path = self.right_path(dir)?;
             self.preserving_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
@@ -110,9 +113,10 @@ impl Rename<'_> {
         if !self.core.ensure_part(op, self.source, target)? || !self.core.ensure_part(op, self.to, target)? {
             return Ok(false);
         }
-        let mut dirs: Vec<&UnionVnode> = vec![self.from, self.to];
-        dirs.extend(self.dest.map(|dest| &**dest));
-        let locked = lock_entries(&dirs)?;
+        let mut dirs: Vec<(&UnionVnode, Option<Name<'_>>)> =
+            vec![(self.from, Some(self.name)), (self.to, Some(self.new_name))];
+        dirs.extend(self.dest.map(|dest| (&**dest, None)));
+        let locked = lock_entries(op, &dirs)?;
         let done = match self.replacing(op, || self.rename_directory_locked(op, target)) {
             Err(e) if op.set.retry_left(target, e) => false,
             other => other?,
@@ -139,9 +143,13 @@ impl Rename<'_> {
     }
 
     fn rename_directory_locked(&self, op: &Op<'_>, target: BranchId) -> Result<bool> {
-        let (from_stack, to_stack) = (self.from.stack()?, self.to.stack()?);
+        let (from_stack, to_stack) = (self.from.parts(op, self.name)?, self.to.parts(op, self.new_name)?);
         let here = self.core.probe(op, &from_stack, self.name)?;
         let there = self.core.probe(op, &to_stack, self.new_name)?;
+        if self.source.stack()?.len() > 1 && !op.set.is_leftmost(target) {
+            // It has got another part since the branch was chosen.
+            return Ok(false);
+        }
         let parts = (self.from.part(target)?, self.to.part(target)?, self.source.part(target)?);
         let (Some(old), Some(new), Some(part)) = parts else { return Ok(false) };
         if !is_same_dir(&here, self.source)?
@@ -222,7 +230,7 @@ impl Rename<'_> {
                 self.core.part_removed(op, part);
             }
             dest.mark_removed();
-            if self.core.options.delete == Delete::All
+            if self.core.removes_parts()
                 && let Err(errno) = self.core.remove_right(op, to_stack, self.new_name, &inside)
             {
                 tracing::info!(%errno, "could not remove the parts that a replaced directory merged: they remain hidden");

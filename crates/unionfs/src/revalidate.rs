@@ -2,6 +2,7 @@
 //! and its ancestors if they were last validated in an older set: it looks each of them up again at
 //! its known name. See "Branch sets" in docs/design/unionfs.md.
 
+use crate::entry_lock::Certainty;
 use crate::identity::ROOT;
 use crate::lookup::Hit;
 use crate::node::{Core, Place, UnionVnode};
@@ -34,7 +35,7 @@ impl UnionVnode {
         loop {
             let _entered = gate.enter(cx)?;
             let set = self.core.branches.get();
-            let op = Op::new(cx, &set).with_restart_flag(gate.wanted());
+            let op = Op::new(cx, &set).changing(gate.wanted());
             match self.revalidate(&op).and_then(|()| run(&op)) {
                 Err(Errno::AGAIN) if gate.is_wanted() => {}
                 answer => return answer,
@@ -71,7 +72,7 @@ impl UnionVnode {
             return Ok(());
         }
         if self.id == ROOT {
-            return self.set_found_dir(op, op.set.roots().into(), None);
+            return self.set_found_dir(op, op.set.roots().into(), None, None, Certainty::Certain);
         }
         match self.place() {
             // It was removed, or never had a name.
@@ -83,19 +84,28 @@ impl UnionVnode {
 
     fn revalidate_at(&self, op: &Op<'_>, place: &Place) -> Result<()> {
         let look = place.parent.stable_probe(op, place.name()?)?;
+        let certainty = if look.lock.is_some() { Certainty::Certain } else { Certainty::Uncertain };
         match look.probe.hit {
             Hit::Leaf { branch, entry } if self.dir.is_none() && entry.vnode.kind() == self.kind => {
                 let (lower, attr) = self.core.follow_index(op, branch, entry)?;
                 if self.leaf().is(&lower) || self.core.number_of(op, &lower, &attr)? == self.id {
-                    return self.set_found(op, lower, None);
+                    return self.set_found_again(op, lower, certainty);
                 }
             }
             Hit::Dir { stack, redirect, .. } if self.dir.is_some() && self.is_still(op, &stack)? => {
-                return self.adopt_stack(op, stack.into(), redirect, None);
+                return match certainty {
+                    Certainty::Certain => self.adopt_stack(op, stack.into(), redirect, None),
+                    Certainty::Uncertain => self.set_found_dir(op, stack.into(), redirect, None, certainty),
+                };
             }
             Hit::None | Hit::Leaf { .. } | Hit::Dir { .. } => {}
         }
-        self.set_detached(op)
+        match certainty {
+            Certainty::Certain => self.set_detached(op),
+            // The writer may be renaming it.
+            Certainty::Uncertain if self.dir.is_some() && !self.is_current(op.set) => Err(Errno::STALE),
+            Certainty::Uncertain => Ok(()),
+        }
     }
 }
 
@@ -106,6 +116,13 @@ impl Core {
     /// operation changes an object.
     pub(crate) fn on_branch_set_changed(&self, op: &Op<'_>) {
         let open = self.open_vnodes();
+        for member in &op.set.order {
+            if let Some(isolate) = &member.state.isolate {
+                isolate.set_on_loss(member.mode.on_loss());
+            }
+        }
+        // Objects that a branch which hangs prevents from being revalidated are when they are used.
+        let op = &op.without_waiting();
         for vnode in self.table.live() {
             if op.set.generation.is_multiple_of(crate::set::BranchSet::SHORT_GENERATIONS) {
                 // Vnodes store a generation in 16 bits. From here on, the values repeat, so that a

@@ -31,7 +31,7 @@ impl UnionVnode {
             if victim.dir.is_none() {
                 return Err(Errno::NOTDIR);
             }
-            let _locked = lock_entries(&[self, &victim])?;
+            let _locked = lock_entries(op, &[(self, Some(name)), (&victim, None)])?;
             let step = self.remove_dir_once(op, name, &victim)?;
             if matches!(step, Step::Done(_)) {
                 victim.mark_removed();
@@ -46,7 +46,7 @@ impl UnionVnode {
     }
 
     fn remove_dir_once(&self, op: &Op<'_>, name: Name<'_>, victim: &Arc<UnionVnode>) -> Result<Step<BranchId>> {
-        let stack = self.stack()?;
+        let stack = self.parts(op, name)?;
         if let Some(branch) = self.remove_dir_on_leftmost(op, &stack, name, victim)? {
             return Ok(Step::Done(branch));
         }
@@ -97,10 +97,10 @@ impl Core {
         name: Name<'_>,
         victim: &UnionVnode,
     ) -> Result<Step<Removed>> {
-        let (stack, inside) = (dir.stack()?, victim.stack()?);
+        let (stack, inside) = (dir.parts(op, name)?, victim.stack()?);
         let leftmost = inside.first().ok_or(Errno::IO)?;
         if !op.set.writable(leftmost.branch) {
-            return self.hide(op, dir, &stack, name, leftmost.branch);
+            return self.hide(op, dir, name, leftmost.branch);
         }
         self.with_reserve(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
     }
@@ -121,7 +121,7 @@ impl Core {
             Step::Done(cover) => cover,
             Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
-        if self.options.delete == Delete::All && cover.is_new() {
+        if self.removes_parts() && cover.is_new() {
             self.remove_right(op, stack, name, inside)?;
         }
         match self.remove_part(op, part, name, leftmost) {
@@ -136,10 +136,7 @@ impl Core {
                 return if op.set.retry_left(leftmost.branch, e) { Ok(Step::Retry) } else { Err(e) };
             }
         }
-        if self.options.delete == Delete::All
-            && cover.is_new()
-            && !self.shows_through(op, stack, part.branch, name).unwrap_or(true)
-        {
+        if self.removes_parts() && cover.is_new() && !self.shows_through(op, stack, part.branch, name).unwrap_or(true) {
             self.tidy_whiteout(op, part, name);
         }
         Ok(Step::Done(Removed { branch: part.branch, remains: false }))
@@ -159,8 +156,14 @@ impl Core {
         Ok(())
     }
 
-    /// For `delete=all`: removes the parts right of the leftmost one. The whiteout beside the
-    /// leftmost part already hides them.
+    /// Whether removing a directory also removes its parts on the read-write branches to the right.
+    /// A union that spreads directories has created these itself.
+    pub(crate) fn removes_parts(&self) -> bool {
+        self.options.delete == Delete::All || self.options.create.spreads()
+    }
+
+    /// If [`Self::removes_parts`]: removes the parts right of the leftmost one, which the whiteout
+    /// beside that one already hides.
     pub(crate) fn remove_right(&self, op: &Op<'_>, stack: &[Lower], name: Name<'_>, inside: &Stack) -> Result<()> {
         for part in inside.iter().skip(1).rev().filter(|part| op.set.writable(part.branch)) {
             let Some(parent) = stack.iter().find(|p| p.branch == part.branch) else { continue };
@@ -177,7 +180,7 @@ impl Core {
 
     /// Removes one lower directory, with its marks and whiteouts. The error says whether any of
     /// these were removed.
-    fn remove_part(
+    pub(crate) fn remove_part(
         &self,
         op: &Op<'_>,
         parent: &Lower,

@@ -2,7 +2,7 @@
 //! set is immutable: see "Branch sets" in docs/design/unionfs.md.
 
 use crate::branch::{BranchId, BranchState, Lower};
-use crate::options::Mode;
+use crate::options::{Mode, Moving};
 use std::path::{Display, Path};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +21,7 @@ pub(crate) fn short_generation_of(generation: u64) -> u16 {
 pub(crate) struct Member {
     pub(crate) id: BranchId,
     pub(crate) mode: Mode,
+    pub(crate) moving: Moving,
     pub(crate) state: Arc<BranchState>,
 }
 
@@ -31,6 +32,14 @@ pub(crate) struct BranchSet {
     pub(crate) generation: u64,
     pub(crate) order: Box<[Member]>,
     pub(crate) read_only: bool,
+    /// Files may move from any branch to any other.
+    pub(crate) moving: bool,
+    /// Lookups find the names that a listing has, in one spelling, for all callers.
+    pub(crate) lists_exactly: bool,
+    /// Some branch may hang or be lost.
+    pub(crate) isolated: bool,
+    /// The positions of the `rw` branches.
+    written: Box<[usize]>,
     /// The positions of the branches, by id.
     positions: Box<[(BranchId, usize)]>,
 }
@@ -49,7 +58,19 @@ impl BranchSet {
     pub(crate) fn new(generation: u64, order: Box<[Member]>) -> Self {
         let mut positions: Box<[_]> = order.iter().zip(0..).map(|(member, at)| (member.id, at)).collect();
         positions.sort_unstable_by_key(|&(BranchId(id), _)| id);
-        Self { generation, read_only: order.iter().all(|member| member.mode != Mode::ReadWrite), order, positions }
+        let moving = order.iter().any(|member| member.moving != Moving::Stays);
+        let exact = |properties: Properties| !properties.merges_names && !properties.varies_by_caller;
+        let written = order.iter().enumerate().filter(|(_, member)| member.mode == Mode::ReadWrite);
+        Self {
+            written: written.map(|(at, _)| at).collect(),
+            generation,
+            moving,
+            read_only: order.iter().all(|member| member.mode != Mode::ReadWrite),
+            lists_exactly: order.iter().all(|member| exact(member.properties())),
+            isolated: order.iter().any(|member| member.state.isolate.is_some()),
+            order,
+            positions,
+        }
     }
 
     /// Returns the position of a branch, 0 for the leftmost. A branch outside of the set counts as
@@ -105,7 +126,15 @@ impl BranchSet {
 
     /// Returns the branches on which files are changed in place.
     pub(crate) fn writables(&self) -> impl Iterator<Item = &Member> {
-        self.order.iter().filter(|member| member.is_writable())
+        self.written.iter().filter_map(|&at| self.order.get(at)).filter(|member| member.is_writable())
+    }
+
+    /// Returns the branches on which files are changed in place, from the position `bound` to the
+    /// left.
+    pub(crate) fn writables_from(&self, bound: usize) -> impl Iterator<Item = &Member> {
+        let count = self.written.partition_point(|&at| at <= bound);
+        let written = self.written.get(..count).unwrap_or_default();
+        written.iter().rev().filter_map(|&at| self.order.get(at)).filter(|member| member.is_writable())
     }
 
     /// Returns this branch if files on it are changed in place, else the leftmost one.
@@ -124,9 +153,15 @@ impl BranchSet {
         Properties { read_only: self.read_only, ..all }
     }
 
+    /// Whether the branch is being emptied: new objects are created on it only if no other branch
+    /// can take them.
+    pub(crate) fn is_drained(&self, id: BranchId) -> bool {
+        self.member(id).is_some_and(|member| member.moving == Moving::Drained)
+    }
+
     /// Whether files on this branch never move to another one while this set is in use.
     pub(crate) fn files_stay(&self, id: BranchId) -> bool {
-        self.is_leftmost(id) || (self.read_only && self.member(id).is_some())
+        (self.is_leftmost(id) && !self.moving) || (self.read_only && self.member(id).is_some())
     }
 
     /// Handles the failure of a change on a branch. Returns true if the branch turned out to be
@@ -161,6 +196,19 @@ impl BranchSet {
         !self.is_last(id) && self.member(id).is_some_and(|member| member.state.has_redirects.load(Ordering::Acquire))
     }
 
+    /// Whether directories on this branch, or on one to its left, may have redirects: these lead to
+    /// paths on the branches to their right, which must continue to show the same there.
+    pub(crate) fn has_redirects_up_to(&self, id: BranchId) -> bool {
+        let last = self.position(id);
+        self.order.iter().take(last.saturating_add(1)).any(|member| self.has_redirects(member.id))
+    }
+
+    /// Whether directories on branches left of this one may have redirects, which can lead to paths
+    /// on this branch.
+    pub(crate) fn has_redirects_left_of(&self, id: BranchId) -> bool {
+        self.order.iter().take(self.position(id)).any(|member| self.has_redirects(member.id))
+    }
+
     /// Whether directories on this branch may have metacopies.
     pub(crate) fn has_metacopies(&self, id: BranchId) -> bool {
         self.member(id).is_some_and(|member| member.state.metacopies.load(Ordering::Acquire))
@@ -187,7 +235,7 @@ impl Member {
     pub(crate) fn properties(&self) -> Properties {
         let layer = self.state.layer.properties();
         // The union does not pass reports of refused accesses on.
-        Properties { may_hang: layer.may_hang || self.mode == Mode::NfsReadOnly, audits_refusals: false, ..layer }
+        Properties { may_hang: layer.may_hang || self.mode.is_network(), audits_refusals: false, ..layer }
     }
 
     fn is_writable(&self) -> bool {
@@ -195,7 +243,7 @@ impl Member {
     }
 
     /// Returns the branch's part of the root.
-    fn top(&self) -> Lower {
+    pub(crate) fn top(&self) -> Lower {
         Lower { vnode: self.state.root.clone(), branch: self.id }
     }
 }

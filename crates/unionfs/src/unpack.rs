@@ -200,13 +200,17 @@ impl UnionVnode {
                 self.hide_right(op, part, Name::new(&name)?)?;
             }
         } else {
-            self.reduce_to(part)?;
+            self.reduce_to(op, part)?;
         }
         Ok(made)
     }
 
     /// Reduces the directory to `part`, its leftmost part.
-    fn reduce_to(&self, part: &Lower) -> Result<()> {
+    fn reduce_to(&self, op: &Op<'_>, part: &Lower) -> Result<()> {
+        // A lookup that began before the mark was written must not undo this. If the caller is
+        // interrupted, the next lookup does it.
+        let place = self.place();
+        let _locked = place.as_ref().map(|place| place.parent.dir()?.entry_lock.write(op));
         self.set_stack([part.clone()].into())?;
         let dir = self.dir()?;
         dir.subdirs.store(UNCOUNTED, Ordering::Release);
@@ -217,7 +221,7 @@ impl UnionVnode {
 
     /// Hides entries of this name on branches right of `part`.
     fn hide_right(&self, op: &Op<'_>, part: &Lower, name: Name<'_>) -> Result<()> {
-        match self.core.probe(op, &self.stack()?, name)?.hit {
+        match self.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, .. } if op.set.is_left(part.branch, branch) => {
                 ignore_missing(self.unlink_name(op, name))
             }
@@ -227,7 +231,7 @@ impl UnionVnode {
                 if let Some(was) = was.as_ref().filter(|_| own.is_some()) {
                     self.core.keep_number(op, was)?;
                 }
-                let locked = self.dir()?.entry_lock.write();
+                let locked = self.lock_entry(op, name)?;
                 match own {
                     Some(own) => drop(self.core.make_opaque(op, own)?),
                     None => drop(self.core.create_whiteout(op, part, name)?),
@@ -235,7 +239,7 @@ impl UnionVnode {
                 drop(locked);
                 self.entries_changed();
                 match (own, was) {
-                    (Some(own), Some(was)) => was.reduce_to(own)?,
+                    (Some(own), Some(was)) => was.reduce_to(op, own)?,
                     (None, was) => {
                         self.count_subdir(-1);
                         was.inspect(|was| was.mark_removed());
@@ -249,7 +253,7 @@ impl UnionVnode {
     }
 
     fn put_mark<T>(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, make: Make<'_, T>) -> Result<(Entry, T)> {
-        let _locked = self.dir()?.entry_lock.write();
+        let _locked = self.dir()?.entry_lock.write(op)?;
         self.check_alive()?;
         let made = match make(&part.vnode, name) {
             // The removal of the hidden object has created a whiteout. It may be a hard link to the
@@ -277,7 +281,7 @@ impl UnionVnode {
     /// Removes a mark, which uncovers what it hid.
     pub(crate) fn remove_mark(&self, op: &Op<'_>, name: Name<'_>, mark: UserMark<'_>) -> Result<()> {
         let part = self.marked_part(op)?.ok_or(Errno::NOENT)?;
-        let locked = self.dir()?.entry_lock.write();
+        let locked = self.dir()?.entry_lock.write(op)?;
         part.vnode.unlink(op, name)?;
         self.entries_changed();
         drop(locked);
@@ -291,7 +295,8 @@ impl UnionVnode {
     /// Adds the parts that an opaque mark has hidden to the directory. It keeps its number.
     fn extend_stack(&self, op: &Op<'_>) -> Result<()> {
         let Some(place) = self.place() else { return Ok(()) };
-        match self.core.probe(op, &place.parent.stack()?, place.name()?)?.hit {
+        let look = place.parent.stable_probe(op, place.name()?)?;
+        match look.probe.hit {
             Hit::Dir { stack, redirect, .. } if self.shares_part(&stack)? => {
                 self.replace_stack(op, stack.into(), redirect)
             }
@@ -302,7 +307,7 @@ impl UnionVnode {
 
     /// Updates counts for a name that a whiteout no longer hides.
     fn count_uncovered(&self, op: &Op<'_>, name: Name<'_>) -> Result<()> {
-        match self.core.probe(op, &self.stack()?, name)?.hit {
+        match self.probe(op, &self.stack()?, name)?.hit {
             Hit::Leaf { branch, entry } => {
                 self.core.name_uncovered(op, &Lower { vnode: entry.vnode, branch }, &entry.attr)
             }

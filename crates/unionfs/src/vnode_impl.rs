@@ -7,6 +7,7 @@ use crate::op::Op;
 use crate::retry::Retries;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use vnode::{
     Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
     SetAttr, StatFs, Vnode, XattrFlags,
@@ -42,7 +43,13 @@ impl Vnode for UnionVnode {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let found = self.run_read(cx, |op| self.find(op, name))?;
+        let found = self.run_read(cx, |op| {
+            if op.set.moving {
+                // What is found between two steps of a move must not be trusted later.
+                cx.limit_name_lifetime(Duration::ZERO);
+            }
+            self.find(op, name)
+        })?;
         Ok(found.map(|(vnode, attr)| Entry { vnode, attr }))
     }
 
@@ -67,6 +74,10 @@ impl Vnode for UnionVnode {
                 sink(entry)
             })
         })
+    }
+
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        false
     }
 
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {

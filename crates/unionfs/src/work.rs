@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
 
 /// Maximum depth of a tree to remove: a union leaves no deeper one in a work directory.
-const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
 /// A name in a work directory.
 pub(crate) struct WorkName(String);
@@ -38,12 +38,6 @@ impl Core {
         })
     }
 
-    /// Removes leftovers of an interrupted union from the work directory.
-    pub(crate) fn clean_work(&self, op: &Op<'_>, branch: BranchId) -> Result<()> {
-        let Some(dir) = self.own_dir(op, branch, Own::Work)? else { return Ok(()) };
-        empty(op, &dir, DEPTH)
-    }
-
     /// Removes the work directory of a branch if it is empty.
     pub(crate) fn drop_work(&self, op: &Op<'_>, branch: BranchId) {
         let Ok(state) = op.set.branch(branch) else { return };
@@ -57,10 +51,20 @@ impl Core {
     }
 }
 
+/// Removes leftovers of an interrupted union from its work directory.
+pub(crate) fn clean_work(cx: &Cx<'_>, work: &Arc<dyn Vnode>) -> Result<()> {
+    empty(cx, work, DEPTH)
+}
+
 /// Removes all entries of a directory recursively.
-fn empty(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32) -> Result<()> {
+pub(crate) fn empty(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32) -> Result<()> {
+    empty_except(cx, dir, depth, b"")
+}
+
+/// Removes all entries of a directory recursively, except the one with this name.
+pub(crate) fn empty_except(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, depth: u32, except: &[u8]) -> Result<()> {
     let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
-    for (name, kind) in entries(cx, dir)? {
+    for (name, kind) in entries(cx, dir)?.into_iter().filter(|(name, _)| **name != *except) {
         let name = Name::new(&name)?;
         if kind == Kind::Directory {
             if let Some(inner) = dir.lookup(cx, name)? {

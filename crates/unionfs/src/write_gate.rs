@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vnode::{Cx, Errno, NumberMap, OpenFile, Result};
 
 #[derive(Debug, Default)]
@@ -88,6 +88,11 @@ impl WriteGate {
 
     /// Begins a move: new changes wait, and this waits for those under way.
     pub(crate) fn start_move(&self, cx: &Cx<'_>, id: u64) -> Result<Moving<'_>> {
+        self.start_move_until(cx, id, None)
+    }
+
+    /// As [`Self::start_move`]. Fails with `EBUSY` if changes are still under way at that time.
+    pub(crate) fn start_move_until(&self, cx: &Cx<'_>, id: u64, until: Option<Instant>) -> Result<Moving<'_>> {
         let mut traffic = self.traffic.lock();
         let state = traffic.entry(id).or_default();
         if state.moving {
@@ -97,7 +102,8 @@ impl WriteGate {
         let moving = Moving(self, id);
         while traffic.get(&id).is_some_and(|t| t.writers > 0) {
             // Dropping `moving` takes the lock.
-            if let Err(e) = cx.require_blocking().and_then(|()| cx.check()) {
+            let in_time = if until.is_some_and(|until| Instant::now() >= until) { Err(Errno::BUSY) } else { Ok(()) };
+            if let Err(e) = in_time.and_then(|()| cx.require_blocking()).and_then(|()| cx.check()) {
                 drop(traffic);
                 drop(moving);
                 return Err(e);

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use unionfs::{
-    Branch, BranchChange, BranchStatus, BuildError, ChangePolicy, InUse, Metacopy, Mode, OpenedFile, Options, Unionfs,
+    Branch, BranchChange, BranchStatus, BuildError, ChangePolicy, InUse, Metacopy, Mode, OpenedFile, Options,
+    Positions, Unionfs,
 };
 use vnode::{Errno, Kind, Layer, OpenFlags, Properties, RenameFlags, SetAttr, Vnode};
 
@@ -66,6 +67,54 @@ fn read(file: &dyn vnode::OpenFile) -> Vec<u8> {
     let got = file.read(&CX, &mut bytes, 0).unwrap();
     bytes.truncate(got);
     bytes
+}
+
+/// Returns the name of the entry after a position, and its position.
+fn entry_after(dir: &dyn Vnode, position: u64) -> Option<(String, u64)> {
+    let mut found = None;
+    let mut sink = |entry: &vnode::DirEntry<'_>| {
+        let first = found.is_none();
+        if first {
+            found = Some((entry.name.to_string(), entry.cookie));
+        }
+        first
+    };
+    dir.readdir(&CX, position, &mut sink).unwrap();
+    found
+}
+
+/// With `positions=names`, a reader that continues after each change of the branches, and after a
+/// remount, gets each name exactly once, also in a directory that gets a second part meanwhile.
+#[test]
+fn positions_of_names_survive_changes_of_the_branches() {
+    let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+    let paths: Vec<String> = names.iter().map(|name| format!("d/{name}")).collect();
+    let files: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), &b""[..])).collect();
+    let (left, right, more) = (branch_layer(&files), branch_layer(&[]), branch_layer(&files[..20]));
+    let fresh = || {
+        let branches = vec![branch(&left, "/l", Mode::ReadWrite), branch(&right, "/r", Mode::ReadOnly)];
+        Unionfs::new(branches, Options { positions: Positions::Names, ..Options::default() }).unwrap()
+    };
+    let mut union = fresh();
+    let (mut found, mut position) = (Vec::new(), 0);
+    while let Some((name, at)) = entry_after(&*find(&*union, "d").unwrap(), position) {
+        found.push(name);
+        position = at;
+        match found.len() % 3 {
+            0 => {
+                union.change_branches(vec![insert(2, branch(&more, "/m", Mode::ReadOnly))], &KEEP).unwrap();
+            }
+            1 if found.len() > 1 => union.change_branches(vec![BranchChange::Remove("/m".into())], &KEEP).unwrap(),
+            _ => {
+                drop(union);
+                union = fresh();
+            }
+        }
+    }
+    found.sort();
+    let mut expected = names;
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -510,7 +559,13 @@ fn a_change_of_outdated_branches_is_refused() {
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite)]);
     let seen = union.branches();
     assert_eq!((seen.generation, seen.branches.len()), (1, 1));
-    let status = BranchStatus { path: "/l".into(), mode: Mode::ReadWrite, turned_read_only: false, open_files: 0 };
+    let status = BranchStatus {
+        path: "/l".into(),
+        mode: Mode::ReadWrite,
+        turned_read_only: false,
+        trouble: None,
+        open_files: 0,
+    };
     assert_eq!(seen.branches, [status]);
     let policy = ChangePolicy { expected_generation: Some(1), ..REFUSE };
     union.change_branches(vec![insert(0, branch(&new, "/n", Mode::ReadWrite))], &policy).unwrap();
@@ -1069,6 +1124,9 @@ impl Layer for Special {
     fn attach(&self, upcalls: Arc<dyn vnode::Upcalls>) {
         self.0.attach(upcalls);
     }
+    fn reports(&self) -> Option<Arc<dyn vnode::Reports>> {
+        None
+    }
     fn vnode(&self, cx: &vnode::Cx<'_>, number: u64) -> vnode::Result<Arc<dyn Vnode>> {
         self.0.vnode(cx, number)
     }
@@ -1086,6 +1144,7 @@ struct Server;
 
 impl vnode::Upcalls for Server {
     fn entry_changed(&self, _dir: u64, _name: vnode::Name<'_>) {}
+    fn directory_entry_changed(&self, _dir: u64, _name: vnode::Name<'_>) {}
     fn attributes_changed(&self, _vnode: u64) {}
     fn data_changed(&self, _vnode: u64, _range: std::ops::Range<u64>) {}
     fn data_moved(&self, _vnode: u64) {}
@@ -1096,6 +1155,12 @@ impl vnode::Upcalls for Server {
     fn allow_passthrough(&self, _vnode: u64) {}
     fn passthrough(&self) -> Vec<u64> {
         Vec::new()
+    }
+    fn maybe_mapped(&self) -> Vec<u64> {
+        Vec::new()
+    }
+    fn is_host_file_unused(&self, _file: std::os::fd::BorrowedFd<'_>, _readers: bool) -> bool {
+        true
     }
     fn settle(&self, _timeout: Duration) -> bool {
         true

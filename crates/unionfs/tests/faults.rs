@@ -469,3 +469,42 @@ for_each_config! {
     metacopies = 8;
     metacopies_between = 9;
 }
+
+/// An index entry that an error kept from being removed is removed at the unmount.
+#[test]
+fn an_index_entry_whose_removal_failed_does_not_remain() {
+    use common::layer_ops::{CX, at, find, list, mkdir, name, write};
+    let config = Config {
+        name: "index entry".to_owned(),
+        branches: vec![(Access::Rw, vec![]), (Access::Ro, BranchBuilder::new(1).dir("d", 0o755).build())],
+        prologue: vec![],
+    };
+    let start = Start::new(&config, Delete::Whiteout, MemOptions::default());
+    let mut failed = 0;
+    for step in 1.. {
+        let union = start.union.fork();
+        let below = &*union.branches[1].1;
+        write(below, "a", b"text");
+        at(below, "").link(&CX, name("b"), &at(below, "a")).unwrap();
+        mkdir(below, "e");
+        let session = union.mount().unwrap();
+        let root = at(&*session.layer, "");
+        let file = at(&*session.layer, "a").open(&CX, vnode::OpenFlags::RDWR).unwrap();
+        file.write(&CX, b"changed", 0).unwrap();
+        drop(file);
+        root.unlink(&CX, name("a")).unwrap();
+        union.faults.arm(Plan { count: Count::Changes, at: step, fault: Fault::Errors(Errno::IO) });
+        let done = root.unlink(&CX, name("b"));
+        let hit = union.faults.fired();
+        union.faults.disarm();
+        drop((root, session));
+        let entries =
+            |path: &str| find(&*union.branches[0].1, path).map_or(0, |_| list(&*union.branches[0].1, path).len());
+        assert_eq!(entries(".wh..wh.links"), usize::from(done.is_err()), "step {step}: {done:?}");
+        if !hit {
+            break;
+        }
+        failed += u32::from(done.is_ok());
+    }
+    assert!(failed > 0);
+}

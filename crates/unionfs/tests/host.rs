@@ -5,14 +5,15 @@
 mod common;
 
 use common::layer_ops::{CX, at, name};
-use hostfs::{HostFs, HostOptions};
+use hostfs::{HostFs, HostOptions, Watch};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
-use vnode::{Errno, OpenFlags, SetAttr, XattrFlags};
+use vnode::{Errno, Layer as _, OpenFlags, Reports, SetAttr, XattrFlags};
 
 /// A temporary directory that is removed on drop.
 struct Scratch(PathBuf);
@@ -21,8 +22,12 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Scratch {
     fn new() -> Self {
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    fn new_in(parent: &Path) -> Self {
         let unique = format!("unionfs-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(unique);
+        let path = parent.join(unique);
         fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -51,6 +56,80 @@ fn branches(scratch: &Scratch) -> Vec<Branch> {
 
 fn union(scratch: &Scratch) -> Arc<Unionfs> {
     Unionfs::new(branches(scratch), Options::default()).unwrap()
+}
+
+/// Runs a command in another process: the server's own changes are not reported.
+fn run(program: &str, path: &Path) {
+    assert!(std::process::Command::new(program).arg(path).status().unwrap().success());
+}
+
+/// Waits until the kernel has reported all changes.
+fn settle(source: &Arc<dyn Reports>) {
+    let begun = Instant::now();
+    while !source.are_complete() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "reports never end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// With the kernel's reports, nothing is read to verify a directory, and each change is visible to
+/// the next operation all the same, before and after the report arrives.
+#[test]
+fn reported_changes_are_visible_to_the_next_operation() {
+    const COUNT: usize = 20;
+    // Only few programs change this file system, which would make reports.
+    let memory = Path::new("/dev/shm");
+    let scratch = if memory.is_dir() { Scratch::new_in(memory) } else { Scratch::new() };
+    let options = HostOptions { watch: Watch::Names, name_cache_ttl: Duration::ZERO, ..HostOptions::default() };
+    let layers: Vec<_> = (0..COUNT)
+        .map(|n| {
+            let dir = scratch.dir(&format!("b{n}/d"));
+            fs::write(dir.join(format!("f{n}")), "").unwrap();
+            let options = HostOptions { read_only: n > 0, ..options };
+            HostFs::open(dir.parent().unwrap(), options).unwrap()
+        })
+        .collect();
+    let listed = layers.iter().enumerate().map(|(n, layer)| Branch {
+        layer: layer.clone(),
+        path: scratch.0.join(format!("b{n}")),
+        mode: if n == 0 { Mode::ReadWrite } else { Mode::ReadOnly },
+    });
+    assert!(layers.iter().all(|layer| layer.reports().is_none()), "nothing is reported before the layer is attached");
+    let options = Options { check_interval: Duration::from_nanos(1), ..Options::default() };
+    let union = Unionfs::new(listed.collect(), options).unwrap();
+    let Some(source) = layers[7].reports() else {
+        println!("skipped: fanotify can't watch this file system, or not without privileges");
+        return;
+    };
+    let (dir, part) = (at(&*union, "d"), |n: usize| scratch.0.join(format!("b{n}/d")));
+    let has = |file: &str| dir.lookup(&CX, name(file)).unwrap().is_some();
+    let list = || {
+        let mut names = std::collections::BTreeSet::new();
+        dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
+        names
+    };
+    for round in 0..20 {
+        let (new, gone) = (format!("new{round}"), format!("f{}", (7 * round + 3) % COUNT));
+        assert!(!has(&new) && has(&gone) && list().contains(&gone));
+        run("touch", &part(7 * round % COUNT).join(&new));
+        assert!(has(&new), "round {round}");
+        run("rm", &part((7 * round + 3) % COUNT).join(&gone));
+        let names = list();
+        assert!(names.contains(&new) && !names.contains(&gone) && !has(&gone), "round {round}");
+        if round % 2 == 0 {
+            settle(&source);
+            assert!(has(&new) && !has(&gone) && list() == names, "round {round}");
+        }
+    }
+    // A change that is not reported shows that nothing is read once all reports were made.
+    settle(&source);
+    list();
+    fs::write(part(5).join("unreported"), "").unwrap();
+    settle(&source);
+    assert!(!list().contains("unreported"));
+    run("touch", &part(5).join("reported"));
+    settle(&source);
+    assert!(has("reported") && has("unreported") && list().contains("unreported"));
 }
 
 fn is_root() -> bool {

@@ -9,6 +9,7 @@
 mod common;
 
 use common::config::{Config, configs};
+use common::drain::{pass, send};
 use common::op::Op;
 use common::path::Path;
 use common::random_branches::{random_config, seeds};
@@ -20,8 +21,12 @@ use common::test_union::{Start, TestUnion, check};
 use common::tree::{Caller, Tree};
 use common::view::{Numbers, Times, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
-use unionfs::Delete;
+use std::time::Duration;
+use unionfs::{Create, Delete, Order};
 use vnode::Errno;
+
+/// Without and with name indexes.
+const INTERVALS: [Duration; 2] = [Duration::ZERO, Duration::from_secs(3600)];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -31,6 +36,8 @@ enum Step {
     /// An operation during which the machine crashes, at the n-th change of a branch.
     Crashing(Op, u64),
     Remount(Delete),
+    /// One pass of draining the n-th branch.
+    Drain(usize),
 }
 
 /// The state of a running program.
@@ -70,6 +77,10 @@ impl Run {
                 Times::Files
             }
             Step::Crashing(op, at) => return self.crash(op, *at),
+            Step::Drain(branch) => {
+                self.drain(branch % self.union.branches.len())?;
+                Times::All
+            }
             Step::Remount(delete) => {
                 self.session.slots = Default::default();
                 self.model.close_all();
@@ -89,6 +100,15 @@ impl Run {
         learn_times(seen, &mut self.model);
         self.numbers.retain(&self.model);
         self.union.check_read_only_branches()
+    }
+
+    fn drain(&self, branch: usize) -> Result<(), String> {
+        pass(&self.session, branch)?;
+        // Other branches must be able to take files later.
+        if branch.is_multiple_of(2) {
+            send(&self.session, &serde_json::json!({ "do": "end" })).map_err(|e| format!("end: {e}"))?;
+        }
+        Ok(())
     }
 
     fn remount(&mut self) -> Result<(), String> {
@@ -222,7 +242,10 @@ fn shorten(start: &Start, mut program: Vec<Step>, mut failed: (usize, String)) -
 /// Runs the program of one seed; a failure is shortened and printed.
 fn run_seed(config: &Config, start: &Start, delete: Delete, seed: u64, steps: usize) {
     println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
-    let program = program(start, seed, steps);
+    run_program(config, start, delete, seed, program(start, seed, steps));
+}
+
+fn run_program(config: &Config, start: &Start, delete: Delete, seed: u64, program: Vec<Step>) {
     if let Some(failed) = failure(start, &program) {
         let at = failed.0;
         let (program, e) = shorten(start, program, failed);
@@ -244,8 +267,9 @@ fn run_config(at: usize) {
         None => (1..=env_number("STRATA_SEEDS").unwrap_or(2)).map(|n| n * 1000 + at as u64).collect(),
     };
     for delete in [Delete::Whiteout, Delete::All] {
-        let start = Start::new(config, delete, MemOptions::default());
-        for &seed in &seeds {
+        let mut start = Start::new(config, delete, MemOptions::default());
+        for (&seed, interval) in seeds.iter().flat_map(|seed| INTERVALS.map(|interval| (seed, interval))) {
+            start.union.interval = interval;
             run_seed(config, &start, delete, seed, steps);
         }
     }
@@ -258,8 +282,61 @@ fn random_branches() {
     for seed in seeds(40) {
         let config = random_config(seed);
         for delete in [Delete::Whiteout, Delete::All] {
-            let start = Start::new(&config, delete, MemOptions::default());
-            run_seed(&config, &start, delete, seed, steps);
+            let mut start = Start::new(&config, delete, MemOptions::default());
+            for interval in INTERVALS {
+                start.union.interval = interval;
+                run_seed(&config, &start, delete, seed, steps);
+            }
+        }
+    }
+}
+
+/// Random operations on pools while files move between their branches.
+#[test]
+fn random_moves() {
+    let steps = env_number("STRATA_STEPS").unwrap_or(50) as usize;
+    let orders = [Order::Inherit, Order::MostFree, Order::RoundRobin];
+    for seed in seeds(60) {
+        let config = random_config(seed);
+        for delete in [Delete::Whiteout, Delete::All] {
+            let mut start = Start::new(&config, delete, MemOptions::default());
+            start.union.create = Create { order: orders[seed as usize % orders.len()], ..Create::default() };
+            println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
+            let mut rng = Rng::new(seed);
+            let mut all = Vec::new();
+            for step in program(&start, seed, steps) {
+                if rng.one_in(4) {
+                    all.push(Step::Drain(rng.below(5)));
+                }
+                all.push(step);
+            }
+            for interval in INTERVALS {
+                start.union.interval = interval;
+                run_program(&config, &start, delete, seed, all.clone());
+            }
+        }
+    }
+}
+
+/// The same with policies that choose the branch of new objects. The branches differ in size, and
+/// the smallest have less than the minimum free space.
+#[test]
+fn random_pools() {
+    let steps = env_number("STRATA_STEPS").unwrap_or(60) as usize;
+    let orders = [Order::First, Order::MostFree, Order::LeastFree, Order::RoundRobin, Order::Proportional];
+    for seed in seeds(60) {
+        let config = random_config(seed);
+        for delete in [Delete::Whiteout, Delete::All] {
+            let mut start = Start::new(&config, delete, MemOptions::default());
+            let order = orders[seed as usize % orders.len()];
+            start.union.create = Create { order, existing_path: seed % 7 == 0, min_free: 24 << 20 };
+            for (at, (_, branch)) in start.union.branches.iter().enumerate() {
+                branch.set_space(((seed + at as u64 * 3) % 5 + 1) * (16 << 20));
+            }
+            for interval in INTERVALS {
+                start.union.interval = interval;
+                run_seed(&config, &start, delete, seed, steps);
+            }
         }
     }
 }

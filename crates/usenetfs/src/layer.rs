@@ -4,7 +4,7 @@ use crate::node::UsenetVnode;
 use crate::scheme::SchemeChoice;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
-use vnode::{Command, Cx, Layer, Result, Vnode, forward};
+use vnode::{Command, Cx, Layer, Reports, Result, Upcalls, Vnode, WithoutNames, forward};
 
 /// The declaration of `usenetfs`.
 pub const LAYER: LayerType = LayerType {
@@ -63,7 +63,17 @@ impl Layer for UsenetFs {
         self.root.clone()
     }
 
-    forward!(lower: properties, attach, sync);
+    forward!(lower: properties, sync);
+
+    fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        // Entries of a managed directory lie in other directories below.
+        self.lower.attach(Arc::new(WithoutNames(upcalls)));
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        // Its own changes of managed directories are not reported, and reports have no names.
+        None
+    }
 
     fn commands(&self) -> Vec<Command> {
         [STATE, CONVERT].into_iter().chain(self.lower.commands()).collect()

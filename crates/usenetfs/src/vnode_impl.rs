@@ -16,6 +16,10 @@ impl Vnode for UsenetVnode {
 
     forward!(lower: id, generation, kind, readlink, listing_stamp, open, refused, statfs, ioctl, getxattr);
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        false
+    }
+
     fn names(&self, cx: &Cx<'_>, sink: NameSink<'_>) -> Result<()> {
         self.report_names(cx, sink)
     }

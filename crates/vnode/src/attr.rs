@@ -51,6 +51,19 @@ impl Kind {
         })
     }
 
+    /// Returns the word for the type in messages and replies to commands.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Regular => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symlink",
+            Self::CharDevice | Self::BlockDevice => "device",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+        }
+    }
+
     /// Returns the `d_type` of a directory entry: the type bits shifted right by 12.
     #[must_use]
     pub const fn d_type(self) -> u32 {

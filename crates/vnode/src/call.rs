@@ -65,6 +65,12 @@ impl Call {
         Self { facts: OnceLock::from(facts), ..Self::new(self.processes) }
     }
 
+    /// Returns state for a question about another process, for which nothing is cached.
+    #[must_use]
+    pub const fn for_other_process(&self) -> Self {
+        Self::new(self.processes)
+    }
+
     /// Applies the lifetime limits that were set through `other`.
     pub fn absorb(&self, other: &Self) {
         self.names.fetch_min(other.names.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -24,6 +24,8 @@ pub struct Cx<'a> {
     caller: u32,
     /// Whether this is a layer's internal work.
     internal: bool,
+    /// Whether the call may wait for a file system that hangs.
+    may_wait: bool,
     cancelled: Option<&'a AtomicBool>,
     call: Option<&'a Call>,
 }
@@ -33,7 +35,18 @@ impl<'a> Cx<'a> {
     /// interrupted by a signal.
     #[must_use]
     pub const fn new(uid: u32, gid: u32, pid: u32, umask: u32, may_block: bool, cancelled: &'a AtomicBool) -> Self {
-        Self { uid, gid, pid, umask, may_block, caller: uid, internal: false, cancelled: Some(cancelled), call: None }
+        Self {
+            uid,
+            gid,
+            pid,
+            umask,
+            may_block,
+            caller: uid,
+            internal: false,
+            may_wait: true,
+            cancelled: Some(cancelled),
+            call: None,
+        }
     }
 
     /// Returns the same context with the state of the request: caller facts and cache lifetimes.
@@ -53,7 +66,18 @@ impl<'a> Cx<'a> {
     /// the work may block.
     #[must_use]
     pub const fn internal(uid: u32, gid: u32) -> Cx<'static> {
-        Cx { uid, gid, pid: 0, umask: 0, may_block: true, caller: uid, internal: true, cancelled: None, call: None }
+        Cx {
+            uid,
+            gid,
+            pid: 0,
+            umask: 0,
+            may_block: true,
+            caller: uid,
+            internal: true,
+            may_wait: true,
+            cancelled: None,
+            call: None,
+        }
     }
 
     /// Returns a context that acts as the server's user for the same caller, with the same
@@ -82,6 +106,19 @@ impl<'a> Cx<'a> {
     #[must_use]
     pub const fn is_internal(&self) -> bool {
         self.internal
+    }
+
+    /// Returns the same context for a call whose caller can do without the answer: on a file system
+    /// that hangs, it fails with `ETIMEDOUT` instead of waiting.
+    #[must_use]
+    pub const fn without_waiting(&self) -> Self {
+        Self { may_wait: false, ..*self }
+    }
+
+    /// Whether the call may wait for a file system that hangs.
+    #[must_use]
+    pub const fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// Whether the caller has been interrupted.

@@ -11,6 +11,15 @@ macro_rules! forward {
     ($lower:ident: $($method:ident),+ $(,)?) => { $($crate::method! { (forward $lower) $method })+ };
 }
 
+/// Generates methods of [`Vnode`](crate::Vnode) that call the same method of a field, and apply a
+/// method of this type to what it returns: `forward_wrapped!(lower, wrap: mkdir, mknod);`. The
+/// method wraps the [`Entry`](crate::Entry), for `create` and `tmpfile` the entry with its open
+/// file.
+#[macro_export]
+macro_rules! forward_wrapped {
+    ($lower:ident, $wrap:ident: $($method:ident),+ $(,)?) => { $($crate::method! { (wrap $lower $wrap) $method })+ };
+}
+
 /// Generates methods that return an error and do nothing: `refuse!(Errno::ROFS => setattr,
 /// unlink);`.
 #[macro_export]
@@ -26,6 +35,7 @@ macro_rules! method {
     // Layer
     ($how:tt properties) => { $crate::method_body! { $how [self, properties] -> $crate::Properties } };
     ($how:tt attach) => { $crate::method_body! { $how [self, attach, upcalls: ::std::sync::Arc<dyn $crate::Upcalls>] -> () } };
+    ($how:tt reports) => { $crate::method_body! { $how [self, reports] -> ::core::option::Option<::std::sync::Arc<dyn $crate::Reports>> } };
     ($how:tt commands) => { $crate::method_body! { $how [self, commands] -> ::std::vec::Vec<$crate::Command> } };
     ($how:tt sync) => { $crate::method_body! { $how [self, sync, cx: &$crate::Cx<'_>] -> $crate::Result<()> } };
     // Vnode
@@ -38,6 +48,7 @@ macro_rules! method {
     ($how:tt names) => { $crate::method_body! { $how [self, names, cx: &$crate::Cx<'_>, sink: $crate::NameSink<'_>] -> $crate::Result<()> } };
     ($how:tt readlink) => { $crate::method_body! { $how [self, readlink, cx: &$crate::Cx<'_>] -> $crate::Result<::std::vec::Vec<u8>> } };
     ($how:tt readdir) => { $crate::method_body! { $how [self, readdir, cx: &$crate::Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&$crate::DirEntry<'_>) -> bool] -> $crate::Result<()> } };
+    ($how:tt lists_exactly) => { $crate::method_body! { $how [self, lists_exactly, cx: &$crate::Cx<'_>] -> bool } };
     ($how:tt listing_stamp) => { $crate::method_body! { $how [self, listing_stamp, cx: &$crate::Cx<'_>] -> Option<u64> } };
     ($how:tt open) => { $crate::method_body! { $how [self, open, cx: &$crate::Cx<'_>, flags: $crate::OpenFlags] -> $crate::Result<::std::sync::Arc<dyn $crate::OpenFile>> } };
     ($how:tt create) => { $crate::method_body! { $how [self, create, cx: &$crate::Cx<'_>, name: $crate::Name<'_>, mode: u32, flags: $crate::OpenFlags] -> $crate::Result<($crate::Entry, ::std::sync::Arc<dyn $crate::OpenFile>)> } };
@@ -78,6 +89,11 @@ macro_rules! method_body {
     ((forward $lower:ident) [$self:ident, $method:ident $(, $arg:ident: $type:ty)*] -> $answer:ty) => {
         fn $method(&$self $(, $arg: $type)*) -> $answer {
             $self.$lower.$method($($arg),*)
+        }
+    };
+    ((wrap $lower:ident $wrap:ident) [$self:ident, $method:ident $(, $arg:ident: $type:ty)*] -> $answer:ty) => {
+        fn $method(&$self $(, $arg: $type)*) -> $answer {
+            $self.$lower.$method($($arg),*).map(|made| $self.$wrap(made))
         }
     };
     ((refuse ($errno:expr)) [$self:ident, $method:ident $(, $arg:ident: $type:ty)*] -> $answer:ty) => {

@@ -1,4 +1,4 @@
-use crate::{Cx, Result, Upcalls, Vnode};
+use crate::{Cx, Reports, Result, Upcalls, Vnode};
 use core::fmt;
 use std::sync::Arc;
 
@@ -81,6 +81,11 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// once, before the first operation. A stacked layer attaches itself, or passes on `upcalls`,
     /// to the layers below.
     fn attach(&self, upcalls: Arc<dyn Upcalls>);
+
+    /// Returns the source of the reports of this layer, if it reports each entry that changes in a
+    /// directory with a live vnode, except by an operation through this layer. `None` if some such
+    /// changes are not reported, and before [`Self::attach`].
+    fn reports(&self) -> Option<Arc<dyn Reports>>;
 
     /// Returns the vnode with this number, even if it has not been looked up since the server
     /// started. Used for file handles (open_by_handle_at(2), NFS).

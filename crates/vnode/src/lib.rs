@@ -33,6 +33,7 @@ mod layer;
 mod name;
 mod operation;
 mod ops;
+mod reports;
 mod shards;
 mod upcalls;
 
@@ -46,10 +47,11 @@ pub use name::{NAME_MAX, Name};
 pub use operation::Operation;
 pub use ops::{
     DirEntry, Entry, HostReader, IoctlReply, NameSink, OpenFile, OpenFlags, RenameFlags, Vnode, Whence, XattrFlags,
-    copy_value,
+    copy_value, read_value,
 };
+pub use reports::{NothingChanges, Reports};
 pub use shards::{NumberHasher, NumberMap, SHARDS, shard_of};
-pub use upcalls::{Drained, Upcalls};
+pub use upcalls::{Drained, Upcalls, WithoutNames};
 
 /// The error of every operation: a kernel errno.
 pub use rustix::io::Errno;

@@ -138,6 +138,28 @@ pub fn copy_value(value: &[u8], out: &mut [u8]) -> Result<usize> {
     Ok(value.len())
 }
 
+/// Reads a value of unknown size, such as an extended attribute: queries the size, then the value,
+/// until both agree. The opposite of [`copy_value`].
+///
+/// # Errors
+/// Those of `read`.
+pub fn read_value(mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    loop {
+        let mut value = vec![0; read(&mut [])?];
+        if value.is_empty() {
+            return Ok(value);
+        }
+        match read(&mut value) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            Err(Errno::RANGE) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// An object of a layer: a file, directory, symbolic link or special file. Every operation behaves
 /// like the system call of the same name, applied to the object itself: symbolic links are not
 /// followed and permissions are not checked.
@@ -211,6 +233,11 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// for example because the ctime differs between replicas of the directory.
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64>;
 
+    /// Whether lookups in this directory find exactly the names that [`Self::readdir`] lists, so
+    /// that a layer above may answer negative lookups from a listing. False if that is not certain:
+    /// names may be found in other spellings, or be created by looking them up.
+    fn lists_exactly(&self, cx: &Cx<'_>) -> bool;
+
     /// Opens a regular file. `O_TRUNC` truncates.
     ///
     /// # Errors
@@ -250,9 +277,11 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry>;
 
     /// Adds a hard link to `target`, a non-directory vnode of the same layer, in this directory.
+    /// Bottom layers also accept a vnode of another layer that is a directory of the same file
+    /// system.
     ///
     /// # Errors
-    /// As link(2); `EXDEV` if `target` belongs to another layer.
+    /// As link(2); `EXDEV` if `target` belongs to any other layer.
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry>;
 
     /// Removes the name of a non-directory.

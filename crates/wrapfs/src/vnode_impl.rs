@@ -28,7 +28,7 @@ fn unwrap(vnode: &Arc<dyn Vnode>) -> Result<&Arc<dyn Vnode>> {
 }
 
 impl Vnode for WrapVnode {
-    forward!(lower: id, generation, kind, getattr, readlink, readdir, listing_stamp, unlink, rmdir);
+    forward!(lower: id, generation, kind, getattr, readlink, readdir, listing_stamp, lists_exactly, unlink, rmdir);
     forward!(lower: getxattr, setxattr, listxattr, removexattr, refused, statfs, fsync, ioctl, control);
 
     fn as_any(&self) -> &dyn Any {

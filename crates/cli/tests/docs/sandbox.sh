@@ -54,7 +54,10 @@ cd /
 # As after `make install`, with the program under test.
 ln -sf /run/docs/strata /usr/local/bin/strata
 ln -sf strata /usr/local/bin/unionctl
+ln -sf strata /usr/local/bin/uniondbg
+ln -sf strata /usr/local/bin/fsck.unionfs
 ln -sf strata /usr/local/bin/usenetctl
+ln -sf strata /usr/local/bin/snapmerge
 for type in $(/run/docs/strata layers --names); do
 	ln -sf /usr/local/bin/strata "/sbin/mount.$type"
 	ln -sf /usr/local/bin/strata "/sbin/mount.fuse.$type"

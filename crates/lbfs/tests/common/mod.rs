@@ -93,6 +93,9 @@ impl Layer for Gated {
         Properties { read_only: true, may_hang: self.may_hang, needs_flush: false, ..self.lower.properties() }
     }
     fn attach(&self, _upcalls: Arc<dyn Upcalls>) {}
+    fn reports(&self) -> Option<Arc<dyn vnode::Reports>> {
+        None
+    }
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         self.gate.pass()?;
         Ok(Arc::new(GatedVnode(self.lower.vnode(cx, number)?, Arc::clone(&self.gate))))
@@ -150,6 +153,10 @@ impl Vnode for GatedVnode {
         self.1.pass()?;
         self.0.readdir(cx, cookie, sink)
     }
+    fn lists_exactly(&self, cx: &Cx<'_>) -> bool {
+        self.0.lists_exactly(cx)
+    }
+
     fn listing_stamp(&self, cx: &Cx<'_>) -> Option<u64> {
         self.0.listing_stamp(cx)
     }

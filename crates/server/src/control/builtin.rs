@@ -12,7 +12,7 @@ pub(super) struct Builtin {
 }
 
 /// All server commands.
-pub(super) const BUILTIN: [Builtin; 4] = [
+pub(super) const BUILTIN: [Builtin; 7] = [
     Builtin {
         declared: Command {
             name: "server.commands",
@@ -36,6 +36,38 @@ pub(super) const BUILTIN: [Builtin; 4] = [
             access: CommandAccess::Anyone,
         },
         run: |server, _| Ok(session(server)?.counters().to_json().into_bytes()),
+    },
+    Builtin {
+        declared: Command {
+            name: "server.latency",
+            help: "Returns how long the handlers of requests took since server.start-latency, as JSON: whether that is measured \
+                   now, and for each opcode the number of requests, the total and the longest time in nanoseconds, and the \
+                   number of requests per bucket. Bucket N counts times of 2^N to 2^(N+1) - 1 nanoseconds.",
+            access: CommandAccess::Anyone,
+        },
+        run: |server, _| session(server).map(latencies),
+    },
+    Builtin {
+        declared: Command {
+            name: "server.start-latency",
+            help: "Starts measuring the times of server.latency, from zero. It takes up to 250 ns per request.",
+            access: CommandAccess::Owner,
+        },
+        run: |server, _| {
+            session(server)?.start_latencies();
+            Ok(Vec::new())
+        },
+    },
+    Builtin {
+        declared: Command {
+            name: "server.stop-latency",
+            help: "Stops measuring the times of server.latency, which remain.",
+            access: CommandAccess::Owner,
+        },
+        run: |server, _| {
+            session(server)?.stop_latencies();
+            Ok(Vec::new())
+        },
     },
     Builtin {
         declared: Command {
@@ -63,6 +95,20 @@ fn list(server: &Server) -> Vec<u8> {
     };
     let list: Vec<String> = commands.iter().map(one).collect();
     format!("[{}]", list.join(",")).into_bytes()
+}
+
+/// Formats the histograms as JSON.
+fn latencies(session: &fuse::Session) -> Vec<u8> {
+    let one = |of: &fuse::LatencySnapshot| {
+        let (count, total, longest) = (of.buckets.iter().sum::<u64>(), of.total.as_nanos(), of.longest.as_nanos());
+        let last = of.buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        let buckets: Vec<String> = of.buckets.iter().take(last).map(u64::to_string).collect();
+        let (name, buckets) = (of.opcode.name(), buckets.join(","));
+        format!(r#""{name}":{{"count":{count},"total":{total},"longest":{longest},"buckets":[{buckets}]}}"#)
+    };
+    let (measuring, list) = (session.measures_latencies(), session.latencies());
+    let list: Vec<String> = list.iter().map(one).collect();
+    format!(r#"{{"measuring":{measuring},"operations":{{{}}}}}"#, list.join(",")).into_bytes()
 }
 
 /// Formats a JSON string.

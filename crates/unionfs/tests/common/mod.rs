@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod config;
+pub mod drain;
 pub mod layer_ops;
 pub mod op;
 pub mod op_matrix;
@@ -12,8 +13,10 @@ pub mod path;
 pub mod random_branches;
 pub mod random_ops;
 pub mod report;
+pub mod reporting;
 pub mod rng;
 pub mod session;
+pub mod snapshot_world;
 pub mod test_union;
 pub mod threads;
 pub mod tree;

@@ -7,7 +7,8 @@ use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_
 use memfs::{Dump, Faults, MemFs, MemOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use unionfs::{Branch, Delete, Metacopy, Mode, Options, Unionfs};
+use std::time::Duration;
+use unionfs::{Branch, Create, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::Layer;
 
 /// A set of branches in memory that share one fault plan, and the options of their union.
@@ -18,6 +19,11 @@ pub struct TestUnion {
     pub branches: Vec<(Access, Arc<MemFs>)>,
     /// The union's delete mode.
     pub delete: Delete,
+    /// The branch of new objects.
+    pub create: Create,
+    /// How long the union trusts its name indexes ([`Options::check_interval`]). The tests make no
+    /// out-of-band changes, so that any value is right.
+    pub interval: Duration,
     /// Initial content of each read-only branch, which must never change.
     read_only: Vec<Option<Dump>>,
 }
@@ -35,7 +41,14 @@ pub struct Start {
 impl Start {
     /// Builds the branches of `config` and checks that their union matches the model.
     pub fn new(config: &Config, delete: Delete, options: MemOptions) -> Self {
-        let mut union = TestUnion { faults: Faults::new(), branches: Vec::new(), delete, read_only: Vec::new() };
+        let mut union = TestUnion {
+            faults: Faults::new(),
+            branches: Vec::new(),
+            delete,
+            create: Create::default(),
+            interval: Duration::ZERO,
+            read_only: Vec::new(),
+        };
         for (access, program) in &config.branches {
             let branch = MemFs::with(options, &union.faults);
             let mut session = Session::new(branch.clone());
@@ -91,41 +104,64 @@ impl TestUnion {
             self.branches.iter().map(|(access, branch)| (*access == Access::Ro).then(|| branch.dump())).collect();
     }
 
-    /// Returns a second handle to the same branches.
-    fn share(&self) -> Self {
+    /// Returns a union with the same options and other branches.
+    fn with_branches(&self, faults: Faults, branches: Vec<(Access, Arc<MemFs>)>) -> Self {
         Self {
-            faults: self.faults.clone(),
-            branches: self.branches.clone(),
+            faults,
+            branches,
             delete: self.delete,
+            create: self.create,
+            interval: self.interval,
             read_only: self.read_only.clone(),
         }
+    }
+
+    /// Returns a second handle to the same branches.
+    fn share(&self) -> Self {
+        self.with_branches(self.faults.clone(), self.branches.clone())
     }
 
     /// Returns a deep copy of the branches, with a fault plan of its own.
     pub fn fork(&self) -> Self {
         let faults = Faults::new();
         let branches = self.branches.iter().map(|(access, branch)| (*access, branch.fork(&faults))).collect();
-        Self { faults, branches, delete: self.delete, read_only: self.read_only.clone() }
+        self.with_branches(faults, branches)
     }
 
     /// Returns the branches as they are after a crash.
     pub fn recover(&self) -> Self {
         let faults = Faults::new();
         let branches = self.branches.iter().map(|(access, branch)| (*access, branch.recover(&faults))).collect();
-        Self { faults, branches, delete: self.delete, read_only: self.read_only.clone() }
+        self.with_branches(faults, branches)
+    }
+
+    /// Returns the branches of a mount. `name` returns the number in the path of the branch at a
+    /// position.
+    pub fn to_branches(&self, name: &dyn Fn(usize) -> usize) -> Vec<Branch> {
+        let branch = |(at, (access, branch)): (usize, &(Access, Arc<MemFs>))| Branch {
+            layer: branch.clone() as Arc<dyn Layer>,
+            path: format!("/branch/{}", name(at)).into(),
+            mode: if *access == Access::Rw { Mode::ReadWrite } else { Mode::ReadOnly },
+        };
+        self.branches.iter().enumerate().map(branch).collect()
     }
 
     /// Mounts the union.
     pub fn mount(&self) -> Result<Session, String> {
-        let branch = |(at, (access, branch)): (usize, &(Access, Arc<MemFs>))| Branch {
-            layer: branch.clone() as Arc<dyn Layer>,
-            path: format!("/branch/{at}").into(),
-            mode: if *access == Access::Rw { Mode::ReadWrite } else { Mode::ReadOnly },
-        };
-        let branches = self.branches.iter().enumerate().map(branch).collect();
+        self.mount_as(&|at| at)
+    }
+
+    /// Mounts the union. `name` returns the number in the path of the branch at a position.
+    pub fn mount_as(&self, name: &dyn Fn(usize) -> usize) -> Result<Session, String> {
         // The files of these branches lie on both sides of this threshold.
-        let options = Options { delete: self.delete, metacopy: Metacopy::Above(30), ..Options::default() };
-        let layer = Unionfs::new(branches, options).map_err(|e| format!("mounting: {e}"))?;
+        let options = Options {
+            delete: self.delete,
+            create: self.create,
+            metacopy: Metacopy::Above(30),
+            check_interval: self.interval,
+            ..Options::default()
+        };
+        let layer = Unionfs::new(self.to_branches(name), options).map_err(|e| format!("mounting: {e}"))?;
         Ok(Session::new(layer))
     }
 

@@ -15,7 +15,7 @@ use crate::hooks::{
 };
 use container::BlockCodec;
 use std::sync::Arc;
-use vnode::{Command, Cx, Layer, Name, Properties, Result, Upcalls, Vnode};
+use vnode::{Command, Cx, Layer, Name, Properties, Reports, Result, Upcalls, Vnode, WithoutNames};
 
 /// Builds a layer from hooks. A hook that is not set is the identity and costs nothing.
 ///
@@ -235,7 +235,17 @@ impl Layer for TemplateFs {
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {
-        self.core.lower.attach(upcalls);
+        if self.core.names.is_some() {
+            // Names differ below.
+            self.core.lower.attach(Arc::new(WithoutNames(upcalls)));
+        } else {
+            self.core.lower.attach(upcalls);
+        }
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        // Hooks may show other entries than the layer below.
+        None
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

@@ -31,6 +31,10 @@ impl Vnode for TemplateVnode {
 
     forward!(lower: id, generation, kind, listing_stamp);
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        false
+    }
+
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         observed!(self, cx, Getattr { file }, self.show(cx))
     }

@@ -48,6 +48,10 @@ impl Vnode for Remote {
         0
     }
 
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        false
+    }
+
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
         None
     }

@@ -1,0 +1,230 @@
+//! Commit: changes move from the upper branch to the target.
+
+use crate::branches::{Branches, Views, cx};
+use crate::change::{Change, ChangeKind, Conflict};
+use crate::conflict::{Criteria, time};
+use crate::error::{At, Error, Failed};
+use crate::find::{Found, upper_part};
+use crate::journal::Journal;
+use crate::ops::{is_dir, is_within, lookup, resolve, resolve_dir, split};
+use crate::select::Selection;
+use crate::target::{Target, directories};
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+/// How a commit behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitOptions {
+    /// Commit also where the file below has changed meanwhile. Otherwise nothing is committed if
+    /// there is any such file.
+    pub force: bool,
+    /// Leave out the changes whose file below has changed meanwhile, and commit the others.
+    pub skip_conflicts: bool,
+    /// When the upper branch began, if that is known. Files below that changed later are conflicts.
+    /// Otherwise the time of birth of the upper branch's version of each file is used.
+    pub since: Option<SystemTime>,
+    /// The target may have got files from other branches meanwhile, by earlier commits. These keep
+    /// their modification time, so that time is compared instead of the change time.
+    pub merging: bool,
+    /// Find out what would be done, but change nothing.
+    pub dry_run: bool,
+}
+
+/// The state of a commit or discard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// Number of changes that are done.
+    pub done: usize,
+    /// Number of changes.
+    pub total: usize,
+    /// The path of the next change, in the union.
+    pub path: &'a [u8],
+    /// Size of the file that is copied next, in bytes.
+    pub bytes: u64,
+}
+
+/// The result of a commit or discard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The changes that were made, or would be made. They include those that can't be separated
+    /// from the selected ones: both paths of a renamed object, all names of a file.
+    pub done: Vec<Change>,
+    /// The changes that failed. They remain in the upper branch.
+    pub failed: Vec<Failed>,
+    /// The changes that were left out or made in spite of a conflict.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Branches {
+    /// Moves the selected changes to the target: the branch right of the upper one. The union of
+    /// all branches does not change.
+    ///
+    /// If a change fails, the others are made nevertheless: see [`Outcome::failed`]. A commit that
+    /// was killed is completed by the next one.
+    ///
+    /// # Errors
+    /// [`Error::Conflicts`] and other reasons not to begin; a step that concerns all changes.
+    pub fn commit(
+        &self,
+        selection: &Selection,
+        options: &CommitOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Outcome, Error> {
+        let cx = cx();
+        let upper = self.upper_root();
+        let interrupted = match options.dry_run {
+            true => Journal::read(&cx, &upper).at("read the journal", b"")?,
+            false => self.recover()?,
+        };
+        let mut views = self.views()?;
+        let mut found = self.find(&views)?;
+        self.check_floor(&views)?;
+        let began = interrupted.as_ref().map(|journal| journal.began);
+        let (mut selection, conflicts) = self.plan(&views, &found, selection, options, began)?;
+        let chosen = chosen(&found, &selection, &conflicts, options);
+        if options.dry_run {
+            return Ok(Outcome { done: chosen, failed: Vec::new(), conflicts });
+        }
+        let mut journal = interrupted.unwrap_or_else(Journal::new);
+        let mut work = chosen.clone();
+        let mut unfolded: BTreeSet<Vec<u8>> = BTreeSet::new();
+        loop {
+            let renamed = work.iter().filter(|change| change.moves_dir()).map(|change| change.path.clone());
+            let renamed: Vec<_> = renamed.filter(|path| unfolded.insert(path.clone())).collect();
+            let names = self.names_without_entry(&views, &found, &work)?;
+            let names: Vec<_> = names.into_iter().filter(|path| unfolded.insert(path.clone())).collect();
+            if renamed.is_empty() && names.is_empty() {
+                break;
+            }
+            journal.write(&cx, &upper).at("write the journal", b"")?;
+            self.unfold(&renamed, &names)?;
+            views = self.views()?;
+            found = self.find(&views)?;
+            // Files in the renamed directories may have other names elsewhere, also in directories
+            // that are renamed.
+            selection = selection.close_for_commit(&found.changes, &found.groups);
+            work = self::chosen(&found, &selection, &conflicts, options);
+        }
+        let mut outcome = Outcome { done: chosen, failed: Vec::new(), conflicts };
+        journal.add(work.iter().flat_map(directories));
+        journal.write(&cx, &upper).at("write the journal", b"")?;
+        let mut target = Target::new(self, &views, &found.groups)?;
+        for (at, change) in work.iter().enumerate() {
+            let bytes = change.after.filter(|_| change.content).map_or(0, |facts| facts.size);
+            progress(Progress { done: at, total: work.len(), path: &change.path, bytes });
+            if let Err(failed) = target.apply(change) {
+                outcome.failed.push(failed);
+            }
+        }
+        for path in found.times.iter().filter(|path| selection.covers(path)) {
+            if let Err(failed) = target.take_times(path) {
+                // Not a change that anybody asked for, if the directory is not writable.
+                tracing::debug!(%failed, "could not set the times of a directory");
+            }
+        }
+        let excluded: Vec<Vec<u8>> = match options.force {
+            true => Vec::new(),
+            false => outcome.conflicts.iter().map(|conflict| conflict.path.clone()).collect(),
+        };
+        self.push_marks(&views, &mut target, &selection, &excluded)?;
+        target.finish()?;
+        if !outcome.failed.is_empty() {
+            // The next phase of the journal does not name the directories.
+            self.clean_target(&journal)?;
+        }
+        journal.set_published(&selection);
+        journal.write(&cx, &upper).at("write the journal", b"")?;
+        self.prune_except(&selection, &found.groups, &outcome.failed, true)?;
+        self.correct_link_counts()?;
+        outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
+        if outcome.failed.is_empty() {
+            Journal::remove(&cx, &upper).at("remove the journal", b"")?;
+            self.tidy()?;
+        }
+        Ok(outcome)
+    }
+
+    /// Returns the names of the files to commit that lead to a copy in the upper branch by the
+    /// index of hard links only. Nothing would hide them on the target while its files are
+    /// replaced.
+    fn names_without_entry(&self, views: &Views, found: &Found, work: &[Change]) -> Result<Vec<Vec<u8>>, Error> {
+        let cx = cx();
+        let committed: BTreeSet<&[u8]> = work.iter().map(|change| &*change.path).collect();
+        let groups = found.groups.iter().filter(|group| group.iter().any(|path| committed.contains(&**path)));
+        let mut names = Vec::new();
+        for path in groups.flatten() {
+            let Some(file) = resolve(&cx, &views.all.root(), path).at("look up", path)? else { continue };
+            if is_dir(&file) || views.all.lower(&file).at("look up", path)?.0 != 0 {
+                continue;
+            }
+            let (parent, name) = split(path);
+            let dir = resolve_dir(&cx, &views.all.root(), parent).at("look up", parent)?;
+            let own = dir.map(|dir| upper_part(views, &dir)).transpose().at("look up", parent)?.flatten();
+            let entry = own.map(|own| lookup(&cx, &own, name)).transpose().at("look up", path)?.flatten();
+            if entry.is_none() {
+                names.push(path.clone());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Completes the selection, and finds the conflicts.
+    fn plan(
+        &self,
+        views: &Views,
+        found: &Found,
+        selection: &Selection,
+        options: &CommitOptions,
+        began: Option<vnode::Time>,
+    ) -> Result<(Selection, Vec<Conflict>), Error> {
+        selection.check(&found.changes)?;
+        let selection = selection.clone().close_for_commit(&found.changes, &found.groups);
+        let since = options.since.map(time);
+        let criteria = Criteria { since, began, modified: options.merging };
+        let conflicts = self.conflicts_of(views, &found.changes, &selection, criteria)?;
+        if !conflicts.is_empty() && !options.force && !options.skip_conflicts {
+            return Err(Error::Conflicts(conflicts));
+        }
+        Ok((selection, conflicts))
+    }
+}
+
+/// Returns the changes to make.
+fn chosen(found: &Found, selection: &Selection, conflicts: &[Conflict], options: &CommitOptions) -> Vec<Change> {
+    let skipped = |path: &[u8]| !options.force && conflicts.iter().any(|conflict| conflict.path == path);
+    // The names of a file are committed together.
+    let in_skipped_group = |path: &[u8]| {
+        found.groups.iter().any(|group| group.iter().any(|name| name == path) && group.iter().any(|name| skipped(name)))
+    };
+    let selected = || found.changes.iter().filter(|change| selection.includes(change));
+    let mut left_out: BTreeSet<&[u8]> = selected()
+        .filter(|change| skipped(&change.path) || in_skipped_group(&change.path))
+        .map(|change| &*change.path)
+        .collect();
+    loop {
+        let before = left_out.len();
+        // A renamed directory that is left out shows what the branches below have at its old path.
+        let moves: Vec<&Change> =
+            selected().filter(|change| change.moves_dir() && left_out.contains(&*change.path)).collect();
+        let concerned = |change: &&Change| moves.iter().any(|moved| concerns(change, moved));
+        left_out.extend(selected().filter(concerned).map(|change| &*change.path));
+        if left_out.len() == before {
+            break;
+        }
+    }
+    let chosen = selected().filter(|change| !left_out.contains(&*change.path));
+    let mut chosen: Vec<Change> = chosen.cloned().collect();
+    // A directory is created with its first entry; its own attributes come last, so that a
+    // read-only one can be filled by an ordinary user.
+    chosen.sort_by_key(|change| (change.kind == ChangeKind::Attributes && change.is_dir()).then_some(()));
+    chosen
+}
+
+/// Whether a change is one in a renamed directory, or alters on the target what that shows.
+fn concerns(change: &Change, moved: &Change) -> bool {
+    let replaces = !matches!(change.kind, ChangeKind::Attributes | ChangeKind::Added);
+    let alters = |path: &[u8], dir: &[u8]| (is_within(path, dir) && path != dir) || (is_within(dir, path) && replaces);
+    let paths = || [Some(&change.path), change.from.as_ref()].into_iter().flatten();
+    let on_target = moved.from.as_ref().is_some_and(|from| paths().any(|path| alters(path, from)));
+    on_target || is_within(&change.path, &moved.path)
+}

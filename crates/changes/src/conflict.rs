@@ -1,0 +1,149 @@
+//! Files below that changed after the upper branch got its version of them.
+//!
+//! No record exists of what the upper branch's version was made from. So a change counts as one of
+//! these if the file below has a change time (ctime) later than
+//!
+//! * the time that the caller gives, or else
+//! * the time of birth of the upper branch's record: its file, metacopy, whiteout or opaque mark.
+//!
+//! On file systems without times of birth, no change is found. Neither are changes of the owner and
+//! mode of directories, whose change time moves with each entry.
+
+use crate::branches::{Branches, Views, cx};
+use crate::change::{Change, ChangeKind, Conflict, ConflictKind};
+use crate::error::{At, Error, Failed};
+use crate::find::upper_part;
+use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
+use crate::select::Selection;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use unionfs::offline::{OPAQUE_MARK, whiteout_name};
+use vnode::{Attr, Time, Vnode};
+
+/// Which files have changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Criteria {
+    /// Those that changed after this time; `None`: after the upper branch got its version.
+    pub(crate) since: Option<Time>,
+    /// When an interrupted commit began. Later changes are its own, unless files were written.
+    pub(crate) began: Option<Time>,
+    /// Modification times are compared instead of change times.
+    pub(crate) modified: bool,
+}
+
+impl Branches {
+    /// Returns the selected changes of which the file below has changed too: after `since`, or else
+    /// after the upper branch got its version.
+    ///
+    /// # Errors
+    /// The branches can't be used or read.
+    pub fn conflicts(&self, selection: &Selection, since: Option<SystemTime>) -> Result<Vec<Conflict>, Error> {
+        let views = self.views()?;
+        let found = self.find(&views)?;
+        let selection = selection.clone().close(&found.changes, &found.groups);
+        let criteria = Criteria { since: since.map(time), ..Criteria::default() };
+        self.conflicts_of(&views, &found.changes, &selection, criteria)
+    }
+
+    pub(crate) fn conflicts_of(
+        &self,
+        views: &Views,
+        changes: &[Change],
+        selection: &Selection,
+        Criteria { since, began, modified }: Criteria,
+    ) -> Result<Vec<Conflict>, Error> {
+        let mut conflicts = Vec::new();
+        for change in changes.iter().filter(|change| selection.includes(change)) {
+            let path = change.from.as_ref().unwrap_or(&change.path);
+            let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? else { continue };
+            if is_dir(&below) && matches!(change.kind, ChangeKind::Attributes | ChangeKind::Added) {
+                continue;
+            }
+            let since = match since {
+                Some(since) => Some(since),
+                None => self.born(views, &change.path)?,
+            };
+            let Some(since) = since else { continue };
+            let changed = latest(&below, path, change.moves_dir(), modified)?;
+            let is_own = match began {
+                // The interrupted commit sets no later modification times than those it copies.
+                Some(began) if changed >= began => {
+                    let written = last_write(&below, path)?;
+                    written < began || change.after.is_some_and(|after| after.mtime == written)
+                }
+                _ => false,
+            };
+            if changed > since && !is_own {
+                let attr = below.getattr(&cx()).at("read the attributes", path)?;
+                let created = attr.btime.is_some_and(|born| born > since);
+                let kind = if created { ConflictKind::Created } else { ConflictKind::Changed };
+                conflicts.push(Conflict { path: change.path.clone(), kind, changed, since });
+            }
+        }
+        Ok(conflicts)
+    }
+
+    /// Returns when the upper branch's record of a path was created.
+    fn born(&self, views: &Views, path: &[u8]) -> Result<Option<Time>, Failed> {
+        let cx = cx();
+        let (parent, name) = split(path);
+        let Some(dir) = resolve_dir(&cx, &views.all.root(), parent).at("look up", parent)? else { return Ok(None) };
+        let Some(part) = upper_part(views, &dir).at("look up", parent)? else { return Ok(None) };
+        let metacopy = [b".wh..wh.meta.", name].concat();
+        for record in [name, &metacopy, &whiteout_name(name), OPAQUE_MARK] {
+            if let Some(entry) = lookup(&cx, &part, record).at("look up", path)? {
+                return Ok(birth(&entry.attr, record == name));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns an object's time of birth. That of a mark with several names is that of another mark.
+fn birth(attr: &Attr, is_file: bool) -> Option<Time> {
+    attr.btime.filter(|born| *born != Time::default() && (is_file || attr.nlink == 1))
+}
+
+/// Returns the latest change time of an object and everything in it. `only_contents`: not its own,
+/// which a rename of another entry or a new entry moves.
+fn latest(below: &Arc<dyn Vnode>, path: &[u8], only_contents: bool, modified: bool) -> Result<Time, Failed> {
+    let cx = cx();
+    let attr = below.getattr(&cx).at("read the attributes", path)?;
+    let own = if modified { attr.mtime } else { attr.ctime };
+    if !is_dir(below) {
+        return Ok(own);
+    }
+    let mut last = if only_contents { Time { sec: i64::MIN, nsec: 0 } } else { own };
+    for (name, _) in list(&cx, below).at("list", path)? {
+        let inner = join(path, &name);
+        if let Some(entry) = lookup(&cx, below, &name).at("look up", &inner)? {
+            last = last.max(latest(&entry.vnode, &inner, false, modified)?);
+        }
+    }
+    Ok(last)
+}
+
+/// Returns the latest modification time of a file, or of all files in a directory.
+fn last_write(below: &Arc<dyn Vnode>, path: &[u8]) -> Result<Time, Failed> {
+    let cx = cx();
+    if !is_dir(below) {
+        return Ok(below.getattr(&cx).at("read the attributes", path)?.mtime);
+    }
+    let mut last = Time { sec: i64::MIN, nsec: 0 };
+    for (name, _) in list(&cx, below).at("list", path)? {
+        let inner = join(path, &name);
+        if let Some(entry) = lookup(&cx, below, &name).at("look up", &inner)? {
+            last = last.max(last_write(&entry.vnode, &inner)?);
+        }
+    }
+    Ok(last)
+}
+
+/// Converts a time of the system clock.
+pub(crate) fn time(at: SystemTime) -> Time {
+    let (since, sign) = match at.duration_since(UNIX_EPOCH) {
+        Ok(after) => (after, 1),
+        Err(before) => (before.duration(), -1),
+    };
+    Time { sec: sign * i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }
+}

@@ -1,0 +1,327 @@
+//! Branches that no union uses: views of them, read-only or with a writable leftmost branch, and
+//! the names of a union's records. For tools that move changes from one branch to another
+//! (`crates/changes`).
+
+use crate::branch::Lower;
+use crate::build::Unionfs;
+use crate::identity::{lower_of, tag_of};
+use crate::log::Record as LogRecord;
+use crate::lookup::Hit;
+use crate::metacopy::{as_metacopy, metacopy_of};
+use crate::node::{Core, UnionVnode};
+use crate::op::Op;
+use crate::opaque_redirect::{OPAQUE, is_redirect};
+use crate::options::{Branch, BuildError, Metacopy, Mode, Options};
+use crate::ownnames::{IndexName, LINKS};
+use crate::set::BranchSet;
+use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use vnode::{Cx, DirEntry, Errno, Kind, Layer, Name, Result, Vnode};
+
+/// The meaning of a name in a directory of a branch: docs/formats/union-branch.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A user's file.
+    Entry,
+    /// A whiteout of this name.
+    Whiteout(&'a [u8]),
+    /// A whiteout of the name for which [`whiteout_name`] returns this name.
+    LongWhiteout,
+    /// An opaque mark.
+    Opaque,
+    /// A redirect.
+    Redirect,
+    /// A metacopy of the file with this name.
+    Metacopy(&'a [u8]),
+    /// Another record, or a reserved name without a meaning.
+    Other,
+}
+
+impl<'a> Record<'a> {
+    /// Returns the meaning of a name.
+    #[must_use]
+    pub fn of(name: &'a [u8]) -> Self {
+        match classify(name) {
+            Listed::Plain => Self::Entry,
+            Listed::Whiteout(hidden) => Self::Whiteout(hidden),
+            Listed::LongWhiteout(_) => Self::LongWhiteout,
+            Listed::Mark if name == OPAQUE || name == OLD_OPAQUE => Self::Opaque,
+            Listed::Mark if is_redirect(name) => Self::Redirect,
+            Listed::Mark => metacopy_of(name).map_or(Self::Other, Self::Metacopy),
+        }
+    }
+}
+
+/// The name of an opaque mark.
+pub const OPAQUE_MARK: &[u8] = OPAQUE;
+
+/// The directory in a branch's root with the index of hard links.
+pub const LINK_INDEX: &[u8] = LINKS;
+
+/// The file in a branch's root that says that the branch may have metacopies.
+pub const METACOPIES: &[u8] = crate::metacopy::METACOPIES;
+
+/// Returns the name of the whiteout of `name`.
+#[must_use]
+pub fn whiteout_name(name: &[u8]) -> Vec<u8> {
+    WhiteoutName::of(name).name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+}
+
+/// Returns the inode number in the name of an entry of the index of hard links.
+#[must_use]
+pub fn indexed_number(name: &[u8]) -> Option<u64> {
+    IndexName::parse(name)
+}
+
+/// A read-only union of branches. It shows what a mounted union of them would show.
+#[derive(Clone, Debug)]
+pub struct View(Arc<Unionfs>);
+
+impl View {
+    /// Builds the union of these branches, given with their paths, from left to right.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn new(branches: &[(Arc<dyn Layer>, PathBuf)]) -> std::result::Result<Self, BuildError> {
+        let read_only = |(layer, path): &(Arc<dyn Layer>, PathBuf)| Branch {
+            layer: Arc::clone(layer),
+            path: path.clone(),
+            mode: Mode::ReadOnly,
+        };
+        Unionfs::new(branches.iter().map(read_only).collect(), Options::default()).map(Self)
+    }
+
+    /// Returns the union as a layer.
+    #[must_use]
+    pub fn layer(&self) -> Arc<dyn Layer> {
+        self.0.clone()
+    }
+
+    /// Returns the root directory.
+    #[must_use]
+    pub fn root(&self) -> Arc<dyn Vnode> {
+        self.0.root()
+    }
+
+    /// Returns the object with this number.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is none.
+    pub fn by_number(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        self.0.vnode(cx, number)
+    }
+
+    /// Returns the lower directories that a directory of this view merges, with the positions of
+    /// their branches, from left to right.
+    ///
+    /// # Errors
+    /// `ENOTDIR`; `EXDEV` if it is not an object of this view.
+    pub fn parts(&self, dir: &Arc<dyn Vnode>) -> Result<Vec<(usize, Arc<dyn Vnode>)>> {
+        let (dir, set) = (self.own(dir)?, self.set());
+        let parts = dir.stack()?;
+        Ok(parts.iter().map(|part| (set.position(part.branch), Arc::clone(&part.vnode))).collect())
+    }
+
+    /// Returns the lower object of a file, with the position of its branch. For a metacopied file,
+    /// this is the file with the data.
+    ///
+    /// # Errors
+    /// `EXDEV` if it is not an object of this view.
+    pub fn lower(&self, file: &Arc<dyn Vnode>) -> Result<(usize, Arc<dyn Vnode>)> {
+        let (file, set) = (self.own(file)?, self.set());
+        let Lower { vnode, branch } = file.leaf();
+        let data = as_metacopy(&vnode).map(|meta| Arc::clone(meta.data()));
+        Ok((set.position(branch), data.unwrap_or(vnode)))
+    }
+
+    /// Returns the lower object that the file's inode number was made from: the position of its
+    /// branch, and its inode number there. That of a copied-up file is the original's. `None` if it
+    /// is not known.
+    ///
+    /// # Errors
+    /// `EXDEV` if it is not an object of this view.
+    pub fn origin(&self, file: &Arc<dyn Vnode>) -> Result<Option<(usize, u64)>> {
+        let (number, set) = (self.own(file)?.id, self.set());
+        let at = tag_of(number).and_then(|tag| set.order.iter().position(|member| member.state.tag == tag));
+        Ok(at.map(|at| (at, lower_of(number))))
+    }
+
+    /// Returns the inode number that a lower object would have in this view if it had none of its
+    /// own: the inverse of [`Self::origin`].
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such branch.
+    pub fn number(&self, (at, lower): (usize, u64)) -> Result<u64> {
+        let set = self.set();
+        let member = set.order.get(at).ok_or(Errno::STALE)?;
+        set.natural_number(member.id, lower)
+    }
+
+    /// Returns the path at which the branches right of the leftmost one have the other parts of a
+    /// directory, if the leftmost part has a redirect.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub fn redirect(&self, cx: &Cx<'_>, parent: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<Vec<u8>>> {
+        let (parent, set) = (self.own(parent)?, self.set());
+        let op = Op::new(cx, &set);
+        match self.core(parent).probe(&op, &parent.stack()?, name)?.hit {
+            crate::lookup::Hit::Dir { redirect, .. } => Ok(redirect.map(Vec::from)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether `name` would be visible in a directory of this view if the leftmost branch had
+    /// neither an entry nor a whiteout of that name.
+    ///
+    /// # Errors
+    /// Those of looking it up.
+    pub fn shows_through(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<bool> {
+        let (dir, set) = (self.own(dir)?, self.set());
+        let op = Op::new(cx, &set);
+        self.core(dir).shows_through(&op, &dir.stack()?, set.leftmost()?, name)
+    }
+
+    /// Whether the leftmost branch has records from which link counts are calculated.
+    #[must_use]
+    pub fn counts_links(&self) -> bool {
+        !counted(self.0.core()).is_empty()
+    }
+
+    fn set(&self) -> Arc<BranchSet> {
+        self.0.core().branches.get()
+    }
+
+    fn core<'a>(&self, vnode: &'a UnionVnode) -> &'a Arc<Core> {
+        &vnode.core
+    }
+
+    fn own<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a UnionVnode> {
+        let own = vnode.as_any().downcast_ref::<UnionVnode>();
+        own.filter(|own| Arc::ptr_eq(&own.core, self.0.core())).ok_or(Errno::XDEV)
+    }
+}
+
+/// Returns the files whose link count is calculated from records.
+fn counted(core: &Core) -> BTreeSet<u64> {
+    core.identity.known().names.into_keys().chain(core.links.numbers()).collect()
+}
+
+/// A union of branches of which only the leftmost is written. It copies up with the data.
+#[derive(Clone, Debug)]
+pub struct Writable(Arc<Unionfs>);
+
+impl Writable {
+    /// Builds the union of these branches, given with their paths, from left to right.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn new(branches: &[(Arc<dyn Layer>, PathBuf)]) -> std::result::Result<Self, BuildError> {
+        let branch = |(at, (layer, path)): (usize, &(Arc<dyn Layer>, PathBuf))| Branch {
+            layer: Arc::clone(layer),
+            path: path.clone(),
+            mode: if at == 0 { Mode::ReadWrite } else { Mode::ReadOnly },
+        };
+        let options = Options { metacopy: Metacopy::Off, no_passthrough: true, ..Options::default() };
+        Unionfs::new(branches.iter().enumerate().map(branch).collect(), options).map(Self)
+    }
+
+    /// Returns the root directory.
+    #[must_use]
+    pub fn root(&self) -> Arc<dyn Vnode> {
+        self.0.root()
+    }
+
+    /// Gives a name of a lower file, which leads to the file's copy on the leftmost branch by the
+    /// index of hard links, an entry of its own there. Users see no change. Does nothing for names
+    /// that have an entry, or whose file was not copied to the leftmost branch.
+    ///
+    /// # Errors
+    /// Those of the leftmost branch; `EXDEV` if `dir` is not a directory of this union; `ESTALE` if
+    /// the directory can't be copied there.
+    pub fn give_entry(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<()> {
+        let core = self.0.core();
+        let set = core.branches.get();
+        let (op, leftmost) = (Op::new(cx, &set), set.leftmost()?);
+        let dir = crate::node::same_layer(core, dir)?;
+        let dir = core.table.get(dir.id).ok_or(Errno::STALE)?;
+        let Some(found) = dir.lookup(cx, name)? else { return Ok(()) };
+        let file = crate::node::same_layer(core, &found.vnode)?;
+        if found.vnode.kind() == Kind::Directory || file.branch() != leftmost {
+            return Ok(());
+        }
+        if !core.ensure_part(&op, &dir, leftmost)? {
+            return Err(Errno::STALE);
+        }
+        let _locked = dir.lock_entry(cx, name)?;
+        match core.probe(&op, &dir.stack()?, name)?.hit {
+            Hit::Leaf { branch, entry } if core.link_copied_name(&op, file, &dir, name, (branch, &entry))? => {
+                dir.entry_is_elsewhere(name);
+                Ok(())
+            }
+            _ => Err(Errno::STALE),
+        }
+    }
+
+    /// Raises the link counts that are smaller than the number of names in the union, and drops the
+    /// records of files that don't exist any more. Names outside of the branches count too, so a
+    /// larger link count can be right.
+    ///
+    /// # Errors
+    /// Those of reading the branches and of writing the log.
+    pub fn correct_link_counts(&self, cx: &Cx<'_>) -> Result<()> {
+        let core = self.0.core();
+        let numbers = counted(core);
+        let mut visible: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        let mut todo = if numbers.is_empty() { Vec::new() } else { vec![self.root()] };
+        while let Some(dir) = todo.pop() {
+            for name in names(cx, &dir)? {
+                let Some(entry) = dir.lookup(cx, Name::new(&name)?)? else { continue };
+                if entry.vnode.kind() == Kind::Directory {
+                    todo.push(entry.vnode);
+                } else if numbers.contains(&entry.vnode.id()) {
+                    visible.entry(entry.vnode.id()).or_insert((0, entry.attr.nlink)).0 += 1;
+                }
+            }
+        }
+        for number in numbers {
+            let known = core.identity.names(number);
+            let record = match (visible.get(&number), known) {
+                (Some((visible, shown)), known) if visible > shown => {
+                    let (known, missing) = (known.unwrap_or_default(), visible - shown);
+                    let more = missing.saturating_sub(known.used);
+                    let first = known.first.saturating_add(more).max(1);
+                    LogRecord::Names { number, first, used: known.used.saturating_sub(missing) }
+                }
+                (None, Some(_)) if self.is_gone(cx, number) => LogRecord::Names { number, first: 0, used: 0 },
+                _ => continue,
+            };
+            core.identity.append(cx, record)?;
+        }
+        Ok(())
+    }
+
+    /// Whether no branch has the lower file with this number.
+    fn is_gone(&self, cx: &Cx<'_>, number: u64) -> bool {
+        let core = self.0.core();
+        let set = core.branches.get();
+        let member = set.order.iter().find(|member| Some(member.state.tag) == tag_of(number));
+        let original = member.map(|member| member.state.layer.vnode(cx, lower_of(number)));
+        core.links.branch(number).is_none()
+            && core.identity.aliases_of(number).is_empty()
+            && matches!(original, Some(Err(Errno::STALE | Errno::NOENT)))
+    }
+}
+
+/// Returns the names in a directory.
+fn names(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut sink = |entry: &DirEntry<'_>| {
+        names.push(entry.name.as_bytes().to_vec());
+        true
+    };
+    dir.readdir(cx, 0, &mut sink)?;
+    Ok(names)
+}
