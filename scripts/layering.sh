@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks which crate depends on which: the layering in ARCHITECTURE.md. Fails if a crate is not
-# listed here, if it depends on a crate that its line does not name, or if a layer escapes the clippy
-# settings that forbid host I/O.
+# listed here, if it depends on a crate that its line does not name, or if a layer escapes the
+# clippy settings that forbid host I/O.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
