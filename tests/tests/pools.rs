@@ -6,7 +6,7 @@
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ use strata_tests::mapping::Mapping;
 use strata_tests::process::{sh, try_run};
 use strata_tests::suite::fsx;
 use strata_tests::tree::{self, Tree};
-use strata_tests::{Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
+use strata_tests::{Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
 
 const MIB: usize = 1 << 20;
 
@@ -189,12 +189,8 @@ fn files_in_use(transport: Transport) {
     assert_eq!((pool.places("early"), pool.left_on(0)), (vec![1], String::new()));
 }
 
-/// Programs work in the pool while a disk is drained. Not always run: see the known fault in
-/// docs/pools.md.
+/// Programs work in the pool while a disk is drained.
 fn under_load(transport: Transport) {
-    if !long() {
-        return;
-    }
     for disk in [0, 1] {
         let pool = Pool::new(transport, &[128, 128, 128], "create=rr");
         fill(&pool.path("data"), 5);
@@ -241,6 +237,61 @@ fn under_load(transport: Transport) {
             "cd \"$1\"; git fsck --strict 2>&1; for i in 1 2 3 4 5 6; do seq 1 ${i}000 | cmp - e$i/f; done",
             &[pool.path("git")],
         );
+    }
+}
+
+/// A moved file keeps its number, and the file system that it left gives the inode number on which
+/// that is based to another file.
+fn a_reused_inode_number_is_not_shared(transport: Transport) {
+    let mut pool = Pool::new(transport, &[64, 64], "create=inherit");
+    // A directory that lies on the second disk only.
+    let make_dir = |pool: &Pool, name: &str| {
+        fs::create_dir(pool.disks[1].join(name)).unwrap();
+        while !pool.path(name).exists() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let ino = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
+    let below = |pool: &Pool, name: &str| -> Vec<u64> {
+        fs::read_dir(pool.disks[1].join(name)).unwrap().map(|entry| ino(&entry.unwrap().path())).collect()
+    };
+    make_dir(&pool, "old");
+    (0..12).for_each(|at| fs::write(pool.path(&format!("old/{at}")), "old").unwrap());
+    let freed = below(&pool, "old");
+    let (status, text) = pool.drain(1);
+    assert_eq!((status, freed.len()), (Some(0), 12), "{text}");
+    let (status, text) = pool.try_ctl(&["--add", "--mode", "rw", pool.disks[1].to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{text}");
+    make_dir(&pool, "new");
+    for at in 0..12 {
+        match at % 2 {
+            0 => fs::create_dir(pool.path(&format!("new/{at}"))).unwrap(),
+            _ => fs::write(pool.path(&format!("new/{at}")), "new").unwrap(),
+        }
+    }
+    assert!(below(&pool, "new").iter().any(|ino| freed.contains(ino)));
+
+    let numbers = |pool: &Pool| {
+        let entries = ["old", "new"].into_iter().flat_map(|dir| fs::read_dir(pool.path(dir)).unwrap());
+        let number = |entry: fs::DirEntry| {
+            assert_eq!(entry.ino(), ino(&entry.path()), "{entry:?}");
+            (entry.ino(), entry.path())
+        };
+        entries.map(Result::unwrap).map(number).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = numbers(&pool);
+    assert_eq!(before.len(), 24, "{before:?}");
+    pool.union.unmount();
+    pool.union.mount_again();
+    assert_eq!(numbers(&pool), before);
+
+    (0..12).for_each(|at| fs::remove_file(pool.path(&format!("old/{at}"))).unwrap());
+    for at in 0..12 {
+        let new = pool.path(&format!("new/{at}"));
+        assert_eq!(fs::metadata(&new).unwrap().nlink(), 2 - at % 2);
+        if at % 2 == 0 {
+            fs::write(new.join("file"), "text").unwrap();
+        }
     }
 }
 
@@ -338,6 +389,7 @@ on_both_transports!(
     disks_are_drained,
     files_in_use,
     under_load,
+    a_reused_inode_number_is_not_shared,
     a_server_is_killed,
     no_space,
     hard_links,

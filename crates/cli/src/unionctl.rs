@@ -87,8 +87,7 @@ pub struct What {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["add", "mode", "remove", "query", "list"])]
     snapshot: Option<OsString>,
     /// Move all files of branch B to the other rw branches while the union is in use, and remove B.
-    /// If it is interrupted or can't move everything, run it again. Stop programs that write to the
-    /// union first: they can miss a file for a moment while it moves.
+    /// If it is interrupted or can't move everything, run it again.
     #[arg(long, value_name = "B", conflicts_with_all = ["add", "remove", "mode", "query", "list"])]
     drain: Option<OsString>,
     /// Move files from the fullest rw branch to the emptiest, until all are nearly equally full.

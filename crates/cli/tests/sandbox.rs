@@ -581,7 +581,8 @@ fn the_terminal_controls_the_command() {
         terminal.type_("\x03");
         terminal.await_("interrupted");
         // ^Z stops all, and fg continues all.
-        let busy = "echo ready; n=0; while [ ! -e stop ]; do sleep 0.1; done; echo ended";
+        // The shell shows the command: marked as above.
+        let busy = "echo ready; while [ ! -e stop ]; do sleep 0.1; done; echo en\"\"ded";
         terminal.type_(&format!("{run} -- sh -c '{busy}'; echo status $?\n"));
         terminal.await_("ready");
         terminal.type_("\x1a");
@@ -590,7 +591,7 @@ fn the_terminal_controls_the_command() {
         terminal.await_("ended");
         terminal.await_("status 0");
         // A program that handles ^Z itself, such as an editor, stops its process group.
-        let stops = "$|=1; print \"up\\n\"; kill TSTP => 0; print \"resumed\\n\"";
+        let stops = "$|=1; print \"up\\n\"; kill TSTP => 0; print \"resu\", \"med\\n\"";
         terminal.type_(&format!("{run} -- perl -e '{stops}'; echo status $?\n"));
         terminal.await_("up");
         terminal.await_("Stopped");

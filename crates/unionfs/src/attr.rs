@@ -38,15 +38,28 @@ impl UnionVnode {
     /// it once more on the object that now has the name.
     pub(crate) fn on_leaf<T>(&self, cx: &Cx<'_>, mut call: impl FnMut(&Lower) -> Result<T>) -> Result<T> {
         if self.is_valid_in(self.core.branches.generation()) && !self.is_detached() {
-            match call(&self.leaf()) {
+            match self.on_present_leaf(&mut call) {
                 Err(Errno::STALE) => {}
                 answer => return answer,
             }
         }
-        self.run_read(cx, |op| match call(&self.leaf()) {
-            Err(Errno::STALE) if self.refresh(op)? => call(&self.leaf()),
+        self.run_read(cx, |op| match self.on_present_leaf(&mut call) {
+            Err(Errno::STALE) if self.refresh(op)? => self.on_present_leaf(&mut call),
             answer => answer,
         })
+    }
+
+    /// Runs `call` on the leftmost lower object, and again if the object moved to another branch
+    /// meanwhile: the old one may have lost its name, and so have another link count, before `call`
+    /// looked at it.
+    fn on_present_leaf<T>(&self, call: &mut impl FnMut(&Lower) -> Result<T>) -> Result<T> {
+        loop {
+            let (lower, moves) = self.leaf_and_moves();
+            let answer = call(&lower);
+            if self.moves() == moves {
+                return answer;
+            }
+        }
     }
 
     /// Returns the object's attributes as users see them.

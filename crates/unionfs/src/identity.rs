@@ -5,7 +5,7 @@ use crate::log::{Alias, Log, Record};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vnode::Cx;
+use vnode::{Cx, Time};
 
 type Result<T, E = vnode::Errno> = std::result::Result<T, E>;
 
@@ -76,11 +76,55 @@ pub(crate) struct LinkCount {
     pub(crate) used: u32,
 }
 
+/// Tag of the branch and lower number of a lower object.
+type LowerKey = (u16, u64);
+
+/// The aliases, by lower object and by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Aliases {
+    of: HashMap<LowerKey, Alias>,
+    /// The lower objects that have a number as their alias.
+    with_number: HashMap<u64, Vec<LowerKey>>,
+}
+
+impl Aliases {
+    fn get(&self, lower: LowerKey) -> Option<Alias> {
+        self.of.get(&lower).copied()
+    }
+
+    fn insert(&mut self, lower: LowerKey, alias: Alias) {
+        self.remove(lower);
+        self.of.insert(lower, alias);
+        self.with_number.entry(alias.number).or_default().push(lower);
+    }
+
+    fn remove(&mut self, lower: LowerKey) {
+        let Some(old) = self.of.remove(&lower) else { return };
+        if let Some(all) = self.with_number.get_mut(&old.number) {
+            all.retain(|other| *other != lower);
+            if all.is_empty() {
+                self.with_number.remove(&old.number);
+            }
+        }
+    }
+
+    fn with_number(&self, number: u64) -> &[LowerKey] {
+        self.with_number.get(&number).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a number belongs to an object other than the one with this generation.
+    fn is_taken(&self, number: u64, generation: u32) -> bool {
+        let holders = self.with_number(number).iter().filter_map(|lower| self.of.get(lower));
+        let mut known = holders.map(|alias| alias.generation).filter(|of| *of != 0).peekable();
+        known.peek().is_some() && known.all(|of| of != generation)
+    }
+}
+
 /// The content of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub(crate) tags: HashMap<Vec<u8>, u16>,
-    pub(crate) aliases: HashMap<(u16, u64), Alias>,
+    pub(crate) aliases: Aliases,
     pub(crate) names: HashMap<u64, LinkCount>,
     /// Names that were about to be used up when the log ended, by number.
     pub(crate) using: HashMap<u64, Vec<Using>>,
@@ -108,7 +152,7 @@ impl Known {
                 self.aliases.insert((tag, lower), alias);
             }
             Record::Unalias { tag, lower } => {
-                self.aliases.remove(&(tag, lower));
+                self.aliases.remove((tag, lower));
             }
             Record::Using { tag, number, first, path } => {
                 self.using.entry(number).or_default().push(Using { tag, first, path });
@@ -142,8 +186,10 @@ impl Known {
             return Err(());
         }
         self.tags.extend(other.tags);
-        for (file, alias) in other.aliases {
-            self.aliases.entry(file).or_insert(alias);
+        for (lower, alias) in other.aliases.of {
+            if self.aliases.get(lower).is_none() {
+                self.aliases.insert(lower, alias);
+            }
         }
         self.names.extend(other.names);
         self.using.extend(other.using);
@@ -153,7 +199,7 @@ impl Known {
     /// Returns the shortest sequence of records with the same content.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let tags = self.tags.iter().map(|(path, &tag)| Record::Tag { tag, path: path.clone() });
-        let aliases = self.aliases.iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias });
+        let aliases = self.aliases.of.iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias });
         let names = self.names.iter().map(|(&number, n)| Record::Names { number, first: n.first, used: n.used });
         let using = self.using.iter().flat_map(|(&number, list)| {
             list.iter().map(move |u| Record::Using { tag: u.tag, number, first: u.first, path: u.path.clone() })
@@ -180,7 +226,7 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn new(known: Known, log: Option<Log>) -> Self {
         Self {
-            aliases: known.aliases.len().into(),
+            aliases: known.aliases.of.len().into(),
             names: known.names.len().into(),
             known: RwLock::new(known),
             log: Mutex::new(log),
@@ -193,7 +239,7 @@ impl Identity {
         if self.aliases.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.known.read().aliases.get(&(tag, lower)).copied()
+        self.known.read().aliases.get((tag, lower))
     }
 
     /// Returns tag and lower number of the lower files that have the alias `number`.
@@ -201,8 +247,12 @@ impl Identity {
         if !self.has_aliases() {
             return Vec::new();
         }
-        let known = self.known.read();
-        known.aliases.iter().filter(|(_, alias)| alias.number == number).map(|(&lower, _)| lower).collect()
+        self.known.read().aliases.with_number(number).to_vec()
+    }
+
+    /// Whether any lower object has this number as its alias.
+    pub(crate) fn is_alias(&self, number: u64) -> bool {
+        self.has_aliases() && !self.known.read().aliases.with_number(number).is_empty()
     }
 
     /// Whether any file has an alias.
@@ -234,7 +284,7 @@ impl Identity {
             let mut present = self.log.lock();
             self.deferred.lock().clear();
             let mut all = self.known.write();
-            self.aliases.store(known.aliases.len(), Ordering::Release);
+            self.aliases.store(known.aliases.of.len(), Ordering::Release);
             self.names.store(known.names.len(), Ordering::Release);
             *all = known;
             std::mem::replace(&mut *present, log)
@@ -298,7 +348,7 @@ impl Identity {
     fn apply(&self, record: Record) {
         let mut known = self.known.write();
         known.apply(record);
-        self.aliases.store(known.aliases.len(), Ordering::Release);
+        self.aliases.store(known.aliases.of.len(), Ordering::Release);
         self.names.store(known.names.len(), Ordering::Release);
     }
 
@@ -310,7 +360,7 @@ impl Identity {
 
     /// Removes the alias of a lower file, if it has one.
     pub(crate) fn unalias(&self, cx: &Cx<'_>, tag: u16, lower: u64) {
-        if self.has_aliases() && self.known.read().aliases.contains_key(&(tag, lower)) {
+        if self.has_aliases() && self.known.read().aliases.get((tag, lower)).is_some() {
             self.append_or_defer(cx, Record::Unalias { tag, lower });
         }
     }
@@ -323,10 +373,35 @@ impl Identity {
         self.apply(record);
     }
 
+    /// Whether `number`, which follows from a lower number, belongs to another object than the
+    /// lower one with this generation.
+    pub(crate) fn is_taken(&self, number: u64, generation: u32) -> bool {
+        self.has_aliases() && generation != 0 && self.known.read().aliases.is_taken(number, generation)
+    }
+
+    /// Returns the number of a lower object whose own `number` is taken: its alias, which is
+    /// assigned now, without writing, unless it has one by now.
+    pub(crate) fn number_beside(&self, (tag, lower): LowerKey, number: u64, born: Time, generation: u32) -> u64 {
+        let mut deferred = self.deferred.lock();
+        let mut known = self.known.write();
+        if let Some(alias) = known.aliases.get((tag, lower)).filter(|alias| alias.born == born) {
+            return alias.number;
+        }
+        let mut free = next_free(number);
+        while !known.aliases.with_number(free).is_empty() {
+            free = next_free(free);
+        }
+        let record = Record::Alias { tag, lower, alias: Alias { born, number: free, generation } };
+        deferred.push_back(record.clone());
+        known.apply(record);
+        self.aliases.store(known.aliases.of.len(), Ordering::Release);
+        free
+    }
+
     /// Removes an alias, without writing: the record is written with the next one. If that is lost,
     /// the time of birth in the alias still shows that it belongs to another file.
     pub(crate) fn unalias_deferred(&self, tag: u16, lower: u64) {
-        if self.known.read().aliases.contains_key(&(tag, lower)) {
+        if self.known.read().aliases.get((tag, lower)).is_some() {
             self.deferred.lock().push_back(Record::Unalias { tag, lower });
             self.apply(Record::Unalias { tag, lower });
         }
@@ -336,7 +411,6 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vnode::Time;
 
     #[test]
     fn numbers_are_unique() {
@@ -386,7 +460,9 @@ mod tests {
             again.apply(record);
         }
         assert_eq!(known.records().count(), 3);
-        assert_eq!(again.aliases, known.aliases);
+        assert_eq!(again.aliases.of, known.aliases.of);
+        assert_eq!(again.aliases.with_number(77), [(1, 9)]);
+        assert!(again.aliases.with_number(78).is_empty());
         assert_eq!(again.names, known.names);
         assert_eq!(again.tags, known.tags);
     }

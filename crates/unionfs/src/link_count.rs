@@ -233,7 +233,8 @@ impl Core {
             self.identity.append_or_defer(op, Record::Names { number, first: 0, used: 0 });
         }
         self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
-        if let Some(vnode) = self.table.get(number) {
+        // A directory can have got the number before it was known to be taken.
+        if let Some(vnode) = self.table.get(number).filter(|vnode| vnode.dir.is_none()) {
             vnode.set_gone();
         }
         Ok(())

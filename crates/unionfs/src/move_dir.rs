@@ -143,6 +143,8 @@ impl Core {
         }
         self.make_name_durable(op, mover, dir, first.branch)?;
         self.make_name_durable(op, mover, dir, last.branch)?;
+        // Before the part is removed: attributes are read without the entry lock.
+        dir.set_stack(rest.into())?;
         let removed = self.preserving_times(op, &above.vnode, || {
             let removed = self.remove_part(op, above, name, part);
             removed.map_err(|(e, _)| e)
@@ -150,12 +152,12 @@ impl Core {
         if let Err(e) = removed
             && above.vnode.lookup(op, name)?.is_some()
         {
+            dir.set_stack(stack)?;
             return Ok(Err(Obstacle::Failed(e)));
         }
         if opaque {
             self.preserving_times(op, &above.vnode, || self.remove_whiteout(op, above, name))?;
         }
-        dir.set_stack(rest.into())?;
         place.parent.entry_changed(name, EntryChange::Unknown);
         Ok(Ok(()))
     }

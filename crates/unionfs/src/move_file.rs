@@ -184,6 +184,9 @@ impl Core {
         self.publish_name(op, place, &copy, built)?;
         dir.entry_is_elsewhere(name);
         let removed = self.make_durable(op, mover, dir, &copy).and_then(|()| {
+            // Attributes are read without the entry lock: they must not be those of a file that has
+            // lost its name.
+            vnode.set_leaf(copy.clone());
             self.preserving_times(op, &old.vnode, || {
                 // A whiteout beside the original would hide the copy.
                 self.remove_whiteout(op, &old, name)?;
@@ -193,11 +196,12 @@ impl Core {
         if let Err(e) = removed {
             // The step that fails may have taken effect.
             if old.vnode.lookup(op, name)?.is_some() {
+                vnode.set_leaf(from.clone());
                 self.preserving_times(op, &new.vnode, || new.vnode.unlink(&server, name))?;
                 return Err(e);
             }
+            vnode.set_leaf(copy);
         }
-        vnode.set_leaf(copy);
         self.identity.unalias(&server, op.set.branch(from.branch)?.tag, from.vnode.id());
         dir.entry_changed(name, EntryChange::Unknown);
         Ok(true)

@@ -4,7 +4,7 @@ use crate::branch::Lower;
 use crate::log::{Alias, Record};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
-use vnode::{Attr, Errno, Result, Vnode};
+use vnode::{Attr, Errno, Result, Time, Vnode};
 
 impl Core {
     /// Returns the number of a lower file.
@@ -18,7 +18,21 @@ impl Core {
             Some(_) if !op.set.read_only => self.identity.unalias_deferred(tag, lower.vnode.id()),
             _ => {}
         }
-        op.set.natural_number(lower.branch, lower.vnode.id())
+        self.own_number(op, lower, || Ok(born))
+    }
+
+    /// Returns the number of a lower object without an alias. It is made from the lower number,
+    /// unless that belonged to an object that was moved to another branch and kept its number: the
+    /// lower file system has reused it since. The object gets an alias then, so that it keeps its
+    /// number when the other one is removed.
+    fn own_number(&self, op: &Op<'_>, lower: &Lower, born: impl FnOnce() -> Result<Time>) -> Result<u64> {
+        let number = op.set.natural_number(lower.branch, lower.vnode.id())?;
+        let generation = lower.vnode.generation();
+        if !self.identity.is_taken(number, generation) {
+            return Ok(number);
+        }
+        let key = (op.set.branch(lower.branch)?.tag, lower.vnode.id());
+        Ok(self.identity.number_beside(key, number, born()?, generation))
     }
 
     /// Returns the record that a lower file has the alias `number`, with this generation.
@@ -38,11 +52,11 @@ impl Core {
     /// has one ([`Self::keep_number`]).
     pub(crate) fn directory_number(&self, op: &Op<'_>, stack: &[Lower]) -> Result<u64> {
         let part = stack.last().ok_or(Errno::IO)?;
-        let lower = part.vnode.id();
-        if self.identity.alias(op.set.branch(part.branch)?.tag, lower).is_none() {
-            return op.set.natural_number(part.branch, lower);
+        let getattr = || part.vnode.getattr(&self.server_cx());
+        if self.identity.alias(op.set.branch(part.branch)?.tag, part.vnode.id()).is_none() {
+            return self.own_number(op, part, || Ok(getattr()?.btime.unwrap_or_default()));
         }
-        self.number_of(op, part, &part.vnode.getattr(&self.server_cx())?)
+        self.number_of(op, part, &getattr()?)
     }
 
     /// Logs a directory's number as the alias of its leftmost part. Called before a whiteout, an

@@ -1,6 +1,6 @@
 //! readdir: docs/design/unionfs.md, "Listings".
 
-use crate::branch::{BranchId, Lower, Stack};
+use crate::branch::{Lower, Stack};
 use crate::filter::{MOST_ENTRIES, Need, Parts};
 use crate::identity::{compose, mix};
 use crate::listing::{Kept, Listing, Stamp, Validity};
@@ -271,21 +271,21 @@ impl UnionVnode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        if op.set.has_redirects(dir.branch) {
-            return self.list_lower_redirected(op, dir, cookie, sink);
+        if op.set.has_redirects(dir.branch) || self.core.identity.has_aliases() {
+            return self.list_lower_by_batches(op, dir, cookie, sink);
         }
         let tag = op.set.branch(dir.branch)?.tag;
         dir.vnode.readdir(op, cookie, &mut |entry| {
             if classify(entry.name.as_bytes()) != Listed::Plain {
                 return true;
             }
-            sink(&DirEntry { ino: self.core.shown(self.core.file_number(tag, entry.ino)), ..*entry })
+            sink(&DirEntry { ino: self.core.shown(compose(tag, entry.ino)), ..*entry })
         })
     }
 
-    /// As [`Self::list_lower`], on a branch where subdirectories may have redirects, which
-    /// determine their numbers.
-    fn list_lower_redirected(
+    /// As [`Self::list_lower`], where entries may have to be looked up for their numbers:
+    /// subdirectories that may have redirects, and objects whose own number another one has.
+    fn list_lower_by_batches(
         &self,
         op: &Op<'_>,
         dir: &Lower,
@@ -329,7 +329,7 @@ impl UnionVnode {
         match (&parts, stack.get(seen.part)) {
             // It can't merge another part.
             (Parts::Some(only), Some(lower)) if only.len() == 1 && !op.set.has_redirects(lower.branch) => {
-                self.core.listed_number(op, lower.branch, seen.ino)
+                self.core.listed_number(op, lower, name, seen.ino)
             }
             (Parts::Some(some), Some(lower)) => match some.iter().position(|part| part.branch == lower.branch) {
                 Some(part) => self.item_number(op, some, name, &Seen { part, ..*seen }),
@@ -344,11 +344,11 @@ impl UnionVnode {
         let Some(lower) = stack.get(seen.part) else { return Ok(seen.ino) };
         let moved = op.set.has_redirects(lower.branch);
         if seen.kind != Kind::Directory || (seen.part + 1 == stack.len() && !moved) {
-            return self.core.listed_number(op, lower.branch, seen.ino);
+            return self.core.listed_number(op, lower, name, seen.ino);
         }
         match self.core.probe(op, stack, name)?.hit {
             Hit::Dir { stack, .. } => self.subdir_number(op, name, &stack),
-            Hit::Leaf { .. } | Hit::None => self.core.listed_number(op, lower.branch, seen.ino),
+            Hit::Leaf { .. } | Hit::None => self.core.listed_number(op, lower, name, seen.ino),
         }
     }
 
@@ -364,7 +364,8 @@ impl UnionVnode {
         Ok(match hit {
             Hit::None => None,
             Hit::Leaf { branch, entry } => {
-                Some((self.core.listed_number(op, *branch, entry.vnode.id())?, entry.vnode.kind()))
+                let lower = Lower { vnode: entry.vnode.clone(), branch: *branch };
+                Some((self.core.number_of(op, &lower, &entry.attr)?, lower.vnode.kind()))
             }
             Hit::Dir { stack, .. } => Some((self.subdir_number(op, name, stack)?, Kind::Directory)),
         })
@@ -436,14 +437,20 @@ fn read_all(op: &Op<'_>, part: &Lower) -> Result<Vec<Read>> {
 }
 
 impl Core {
-    /// Returns the number of a listed file.
-    fn listed_number(&self, op: &Op<'_>, branch: BranchId, lower: u64) -> Result<u64> {
-        Ok(self.file_number(op.set.branch(branch)?.tag, lower))
-    }
-
-    /// As [`Self::listed_number`], on the branch with this tag.
-    fn file_number(&self, tag: u16, lower: u64) -> u64 {
-        self.identity.alias(tag, lower).map_or_else(|| compose(tag, lower), |alias| alias.number)
+    /// Returns the number of the file with this lower number, which was listed in `part`.
+    fn listed_number(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, lower: u64) -> Result<u64> {
+        let tag = op.set.branch(part.branch)?.tag;
+        if let Some(alias) = self.identity.alias(tag, lower) {
+            return Ok(alias.number);
+        }
+        let number = compose(tag, lower);
+        if !self.identity.is_alias(number) {
+            return Ok(number);
+        }
+        match part.vnode.lookup(op, name)? {
+            Some(entry) => self.number_of(op, &Lower { vnode: entry.vnode, branch: part.branch }, &entry.attr),
+            None => Ok(number),
+        }
     }
 
     /// Reads all parts. `ask_exact`: asks slow ones at the same time whether they list exactly.

@@ -7,7 +7,6 @@ use crate::op::Op;
 use crate::retry::Retries;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 use vnode::{
     Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result,
     SetAttr, StatFs, Vnode, XattrFlags,
@@ -43,13 +42,7 @@ impl Vnode for UnionVnode {
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
-        let found = self.run_read(cx, |op| {
-            if op.set.moving {
-                // What is found between two steps of a move must not be trusted later.
-                cx.limit_name_lifetime(Duration::ZERO);
-            }
-            self.find(op, name)
-        })?;
+        let found = self.run_read(cx, |op| self.find(op, name))?;
         Ok(found.map(|(vnode, attr)| Entry { vnode, attr }))
     }
 

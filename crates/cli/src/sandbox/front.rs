@@ -79,15 +79,17 @@ pub(super) fn wait(messages: &Messages, signals: &Signals) -> Result<u8, Failure
             Err(Errno::INTR) => continue,
             polled => polled.map_err(|errno| step("wait for the command", errno))?,
         };
-        let [message, signal] = fds.map(|fd| !fd.revents().is_empty());
-        let resumed = signal && signals.pass_on(messages);
+        let [message, _] = fds.map(|fd| !fd.revents().is_empty());
+        let resumed = signals.pass_on(messages);
         if !message {
             continue;
         }
         match messages.receive()? {
             Some((Message::Warning(warning), _)) => warn(&warning),
             // The terminal may have stopped the whole group, with this process.
-            Some((Message::Stopped, _)) if !resumed => stop(),
+            Some((Message::Stopped, _)) => messages.send(&Message::IsStopped)?,
+            // This process may have been stopped since it looked.
+            Some((Message::StillStopped, _)) if !resumed && !signals.pass_on(messages) => stop(),
             Some((Message::Failed(code, reason), _)) => return Err(failure(code, reason)),
             Some((Message::Ended(status, position), _)) => {
                 standard::continue_at(position);

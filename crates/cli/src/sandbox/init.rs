@@ -93,11 +93,19 @@ fn failed(errno: nix::errno::Errno) -> Failure {
 impl Running {
     /// Waits for the end of the command, and returns its exit status. Forwards signals meanwhile.
     fn wait(&self, messages: &Messages) -> Result<u8, Failure> {
+        let (mut is_stopped, mut asked) = (false, false);
         loop {
             match self.reap() {
                 Reaped::Ended(status) => return Ok(status),
-                Reaped::Stopped => messages.send(&Message::Stopped)?,
+                Reaped::Stopped => {
+                    is_stopped = true;
+                    messages.send(&Message::Stopped)?;
+                }
+                Reaped::Continued => is_stopped = false,
                 Reaped::Others => {}
+            }
+            if std::mem::take(&mut asked) && is_stopped {
+                messages.send(&Message::StillStopped)?;
             }
             let mut fds = [
                 PollFd::from_borrowed_fd(self.children.as_fd(), PollFlags::IN),
@@ -112,21 +120,22 @@ impl Running {
                 while let Ok(Some(_)) = self.children.read_signal() {}
             }
             if front {
-                self.forward(messages)?;
+                asked = self.answer(messages)?;
             }
         }
     }
 
-    fn forward(&self, messages: &Messages) -> Result<(), Failure> {
+    /// Forwards a signal to the command. Returns whether the front asks if the command is stopped.
+    fn answer(&self, messages: &Messages) -> Result<bool, Failure> {
         match messages.receive()? {
             Some((Message::Signal(number), _)) => {
                 let _ended = nix::sys::signal::kill(
                     nix::unistd::Pid::from_raw(self.pid.as_raw_nonzero().get()),
                     Signal::try_from(number).ok(),
                 );
-                Ok(())
+                Ok(false)
             }
-            Some(_) => Ok(()),
+            Some((message, _)) => Ok(matches!(message, Message::IsStopped)),
             // This process ends, and with it all others of the namespace.
             None => Err(Failure::system("the front process has ended")),
         }
@@ -135,13 +144,15 @@ impl Running {
     /// Reaps all children that have ended.
     fn reap(&self) -> Reaped {
         let mut found = Reaped::Others;
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        let events = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
+        while let Ok(Some((pid, status))) = rustix::process::wait(events) {
             if pid != self.pid {
                 continue;
             }
             match status.stopping_signal() {
                 Some(signal) if JOB_CONTROL.map(|signal| signal as i32).contains(&signal) => found = Reaped::Stopped,
                 Some(_) => {}
+                None if status.continued() => found = Reaped::Continued,
                 None => found = Reaped::Ended(status_of(status)),
             }
         }
@@ -155,6 +166,8 @@ enum Reaped {
     Ended(u8),
     /// It has stopped itself, or the terminal has stopped it.
     Stopped,
+    /// It was continued.
+    Continued,
     /// Nothing. Other processes may have ended.
     Others,
 }

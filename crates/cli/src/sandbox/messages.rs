@@ -35,8 +35,14 @@ pub(super) enum Message {
     Failed(u8, String),
     /// To the front: the command runs.
     Started,
-    /// To the front: the command has stopped itself, and so should the front.
+    /// To the front: the command has stopped.
     Stopped,
+    /// To the init process: send [`Self::StillStopped`] if the command is stopped now. The front
+    /// may have been stopped together with the command, and [`Self::Stopped`] may arrive after both
+    /// were continued.
+    IsStopped,
+    /// To the front: the command has stopped itself, and so should the front.
+    StillStopped,
     /// To the init process: send this signal to the command.
     Signal(i32),
     /// To the front: the command has ended. Its exit status, and the position of a standard input
