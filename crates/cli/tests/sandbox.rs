@@ -582,7 +582,7 @@ fn the_terminal_controls_the_command() {
         terminal.await_("interrupted");
         // ^Z stops all, and fg continues all.
         // The shell shows the command: marked as above.
-        let busy = "echo ready; while [ ! -e stop ]; do sleep 0.1; done; echo en\"\"ded";
+        let busy = "echo ready; while [ ! -e stop ]; do sleep 0.1; done; echo end\"\"ed";
         terminal.type_(&format!("{run} -- sh -c '{busy}'; echo status $?\n"));
         terminal.await_("ready");
         terminal.type_("\x1a");
