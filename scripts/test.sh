@@ -29,10 +29,10 @@ as_builder cargo build --locked -p cli
 # One run names every failure: nothing below stops at the first.
 failed=()
 step "Tests"
-as_builder cargo test --locked --no-fail-fast --workspace --exclude strata-tests --exclude cli "$@" || failed+=("unit tests")
+as_builder scripts/retry-tests.sh --workspace --exclude strata-tests --exclude cli "$@" || failed+=("unit tests")
 # The mounted tests, as root.
 PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" \
-	cargo test --locked --no-fail-fast -p cli -p strata-tests "$@" || failed+=("mounted tests")
+	scripts/retry-tests.sh -p cli -p strata-tests "$@" || failed+=("mounted tests")
 # The same program on an older kernel, in qemu.
 step "On Debian's 6.1 kernel, without passthrough and io_uring"
 scripts/test-old-kernel.sh "${CARGO_TARGET_DIR:-target}/debug/strata" "${STRATA_TOOLS:-cache/tools}/bin/fsx" ||

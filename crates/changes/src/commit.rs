@@ -135,7 +135,7 @@ impl Branches {
         journal.set_published(&selection);
         journal.write(&cx, &upper).at("write the journal", b"")?;
         self.prune_except(&selection, &found.groups, &outcome.failed, true)?;
-        self.correct_link_counts()?;
+        self.correct_link_counts(false)?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;

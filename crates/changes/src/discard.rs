@@ -86,7 +86,8 @@ impl Branches {
         Discarder { cx, views: &views, selection, check: false, step }.directory(&place)?;
         self.drop_index(&index)?;
         self.prune(selection, &[], false)?;
-        self.correct_link_counts()
+        self.separate_numbers()?;
+        self.correct_link_counts(true)
     }
 
     /// Removes a whiteout of the upper branch.

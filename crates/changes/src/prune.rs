@@ -101,16 +101,28 @@ impl Branches {
     }
 
     /// Corrects the link counts of files of which names were removed from, or became visible on,
-    /// the branches below.
-    pub(crate) fn correct_link_counts(&self) -> Result<(), Error> {
-        let left = list(&cx(), &self.upper_root()).at("list", b"")?;
-        let changes_something =
-            left.iter().any(|(name, _)| !OWN_FILES.contains(&&**name) && name != crate::journal::NAME);
-        if !changes_something || !self.views()?.all.counts_links() {
+    /// the branches below. `lower_too`: also of those with a count that is too large. All branches
+    /// are read if there are any.
+    pub(crate) fn correct_link_counts(&self, lower_too: bool) -> Result<(), Error> {
+        if !self.changes_something()? || !self.views()?.all.counts_links() {
             return Ok(());
         }
-        self.writable()?.correct_link_counts(&cx()).at("correct link counts", b"")?;
+        self.writable()?.correct_link_counts(&cx(), lower_too).at("correct link counts", b"")?;
         Ok(())
+    }
+
+    /// Gives files that were renamed numbers of their own if their originals are visible again.
+    pub(crate) fn separate_numbers(&self) -> Result<(), Error> {
+        if self.changes_something()? {
+            self.writable()?.separate_numbers(&cx()).at("separate inode numbers", b"")?;
+        }
+        Ok(())
+    }
+
+    /// Whether the upper branch has more than the union's own files.
+    fn changes_something(&self) -> Result<bool, Error> {
+        let left = list(&cx(), &self.upper_root()).at("list", b"")?;
+        Ok(left.iter().any(|(name, _)| !OWN_FILES.contains(&&**name) && name != crate::journal::NAME))
     }
 
     /// Whether a branch below has copies of files with several names.

@@ -7,6 +7,7 @@
 
 use crate::branch::Lower;
 use crate::identity::{ROOT, tag_of};
+use crate::lookup::Hit;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::set::{BranchSet, Member};
@@ -166,6 +167,20 @@ impl Core {
         name: Name<'_>,
         number: u64,
     ) -> Result<Option<Location>> {
+        let Some(dir) = self.directory_at(op, root, (member, lower), name)? else { return Ok(None) };
+        let found = dir.find(op, name)?.filter(|(vnode, _)| vnode.id == number);
+        Ok(found.map(|(vnode, _)| Location { dir, name: name.as_bytes().into(), vnode }))
+    }
+
+    /// Returns the directory at the path of a lower directory, which has an entry `name`, in the
+    /// union.
+    fn directory_at(
+        &self,
+        op: &Op<'_>,
+        root: &Arc<UnionVnode>,
+        (member, lower): (&Member, &Arc<dyn Vnode>),
+        name: Name<'_>,
+    ) -> Result<Option<Arc<UnionVnode>>> {
         let Some(path) = path_on(op, member, lower)? else { return Ok(None) };
         if reserved(name.as_bytes()) || path.iter().any(|name| reserved(name)) {
             return Ok(None);
@@ -177,8 +192,26 @@ impl Core {
                 _ => return Ok(None),
             }
         }
-        let found = dir.find(op, name)?.filter(|(vnode, _)| vnode.id == number);
-        Ok(found.map(|(vnode, _)| Location { dir, name: name.as_bytes().into(), vnode }))
+        Ok(Some(dir))
+    }
+
+    /// Whether a name of a lower file leads to this very file in the union.
+    pub(crate) fn is_shown(&self, op: &Op<'_>, member: &Member, lower: &Arc<dyn Vnode>) -> Result<bool> {
+        let root = self.table.get(ROOT).ok_or(Errno::STALE)?;
+        let mut shown = Ok(false);
+        let listed = lower.names(op, &mut |dir, name| {
+            let found = self.directory_at(op, &root, (member, dir), name).and_then(|dir| match dir {
+                Some(dir) => dir.probe(op, &dir.stack()?, name).map(Some),
+                None => Ok(None),
+            });
+            shown = unless_gone(found).map(|probe| match probe.map(|probe| probe.hit) {
+                Some(Hit::Leaf { branch, entry }) => branch == member.id && entry.vnode.id() == lower.id(),
+                _ => false,
+            });
+            matches!(shown, Ok(false))
+        });
+        unless_gone(listed.map(Some))?;
+        shown
     }
 }
 

@@ -250,6 +250,14 @@ impl Identity {
         self.known.read().aliases.with_number(number).to_vec()
     }
 
+    /// Returns the lower numbers of the objects on the branch with this tag that have an alias,
+    /// with the alias.
+    pub(crate) fn aliases_on(&self, tag: u16) -> Vec<(u64, Alias)> {
+        let known = self.known.read();
+        let on_branch = known.aliases.of.iter().filter(|((of, _), _)| *of == tag);
+        on_branch.map(|(&(_, lower), &alias)| (lower, alias)).collect()
+    }
+
     /// Whether any lower object has this number as its alias.
     pub(crate) fn is_alias(&self, number: u64) -> bool {
         self.has_aliases() && !self.known.read().aliases.with_number(number).is_empty()

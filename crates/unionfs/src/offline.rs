@@ -265,16 +265,42 @@ impl Writable {
         }
     }
 
-    /// Raises the link counts that are smaller than the number of names in the union, and drops the
-    /// records of files that don't exist any more. Names outside of the branches count too, so a
-    /// larger link count can be right.
+    /// Gives copies on the leftmost branch that were renamed numbers of their own if their
+    /// originals are visible again: each was known by the number of its original.
     ///
     /// # Errors
     /// Those of reading the branches and of writing the log.
-    pub fn correct_link_counts(&self, cx: &Cx<'_>) -> Result<()> {
+    pub fn separate_numbers(&self, cx: &Cx<'_>) -> Result<()> {
+        let core = self.0.core();
+        let set = core.branches.get();
+        let op = Op::new(cx, &set);
+        let tag = set.branch(set.leftmost()?)?.tag;
+        for (lower, alias) in core.identity.aliases_on(tag) {
+            let of_original = tag_of(alias.number).filter(|of| *of != tag && core.links.branch(alias.number).is_none());
+            let member = set.order.iter().find(|member| Some(member.state.tag) == of_original);
+            let Some(member) = member else { continue };
+            let original = match member.state.layer.vnode(cx, lower_of(alias.number)) {
+                Err(Errno::STALE | Errno::NOENT) => continue,
+                found => found?,
+            };
+            let is_reused = alias.generation != 0 && original.generation() != alias.generation;
+            if original.kind() != Kind::Directory && !is_reused && core.is_shown(&op, member, &original)? {
+                core.identity.append(cx, LogRecord::Unalias { tag, lower })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Corrects the link counts that differ from the number of names in the union, and drops the
+    /// records of files that don't exist any more. Names outside of the branches count too: without
+    /// `lower_too`, a larger link count is left as it is.
+    ///
+    /// # Errors
+    /// Those of reading the branches and of writing the log.
+    pub fn correct_link_counts(&self, cx: &Cx<'_>, lower_too: bool) -> Result<()> {
         let core = self.0.core();
         let numbers = counted(core);
-        let mut visible: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        let mut visible: BTreeMap<u64, Counted> = BTreeMap::new();
         let mut todo = if numbers.is_empty() { Vec::new() } else { vec![self.root()] };
         while let Some(dir) = todo.pop() {
             for name in names(cx, &dir)? {
@@ -282,23 +308,72 @@ impl Writable {
                 if entry.vnode.kind() == Kind::Directory {
                     todo.push(entry.vnode);
                 } else if numbers.contains(&entry.vnode.id()) {
-                    visible.entry(entry.vnode.id()).or_insert((0, entry.attr.nlink)).0 += 1;
+                    let leaf = crate::node::same_layer(core, &entry.vnode)?.leaf();
+                    let new = Counted { visible: 0, shown: entry.attr.nlink, leaf };
+                    visible.entry(entry.vnode.id()).or_insert(new).visible += 1;
                 }
             }
+        }
+        if lower_too && visible.values().any(|file| file.shown > file.visible) {
+            self.add_outside(cx, &mut visible)?;
         }
         for number in numbers {
             let known = core.identity.names(number);
             let record = match (visible.get(&number), known) {
-                (Some((visible, shown)), known) if visible > shown => {
+                (Some(&Counted { visible, shown, .. }), known) if visible > shown => {
                     let (known, missing) = (known.unwrap_or_default(), visible - shown);
                     let more = missing.saturating_sub(known.used);
                     let first = known.first.saturating_add(more).max(1);
                     LogRecord::Names { number, first, used: known.used.saturating_sub(missing) }
                 }
+                (Some(&Counted { visible, shown, .. }), Some(known)) if lower_too && shown > visible => {
+                    let used = known.used.saturating_add(shown - visible);
+                    LogRecord::Names { number, first: known.first.max(1), used }
+                }
                 (None, Some(_)) if self.is_gone(cx, number) => LogRecord::Names { number, first: 0, used: 0 },
                 _ => continue,
             };
             core.identity.append(cx, record)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the names outside of the branches to those that are visible in the union.
+    fn add_outside(&self, cx: &Cx<'_>, files: &mut BTreeMap<u64, Counted>) -> Result<()> {
+        let core = self.0.core();
+        let set = core.branches.get();
+        for member in &set.order {
+            // By lower number: the file's number, and how many of its names were not found yet.
+            let mut left: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+            for (&number, file) in files.iter() {
+                let lower = if file.leaf.branch == member.id {
+                    Arc::clone(&file.leaf.vnode)
+                } else if tag_of(number) == Some(member.state.tag) {
+                    match member.state.layer.vnode(cx, lower_of(number)) {
+                        Err(Errno::STALE | Errno::NOENT) => continue,
+                        original => original?,
+                    }
+                } else {
+                    continue;
+                };
+                left.insert(lower.id(), (number, lower.getattr(cx)?.nlink));
+            }
+            let mut todo = if left.is_empty() { Vec::new() } else { vec![Arc::clone(&member.state.root)] };
+            while let Some(dir) = todo.pop() {
+                for name in names(cx, &dir)? {
+                    let Some(entry) = dir.lookup(cx, Name::new(&name)?)? else { continue };
+                    if entry.vnode.kind() == Kind::Directory {
+                        todo.push(entry.vnode);
+                    } else if let Some((_, names)) = left.get_mut(&entry.vnode.id()) {
+                        *names = names.saturating_sub(1);
+                    }
+                }
+            }
+            for (number, outside) in left.into_values() {
+                if let Some(file) = files.get_mut(&number) {
+                    file.visible = file.visible.saturating_add(outside);
+                }
+            }
         }
         Ok(())
     }
@@ -313,6 +388,15 @@ impl Writable {
             && core.identity.aliases_of(number).is_empty()
             && matches!(original, Some(Err(Errno::STALE | Errno::NOENT)))
     }
+}
+
+/// A file whose link count is calculated.
+struct Counted {
+    /// Number of its names in the union, and outside of the branches once these are known.
+    visible: u32,
+    /// Its link count.
+    shown: u32,
+    leaf: Lower,
 }
 
 /// Returns the names in a directory.

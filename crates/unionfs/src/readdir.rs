@@ -271,20 +271,34 @@ impl UnionVnode {
         cookie: u64,
         sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        if op.set.has_redirects(dir.branch) || self.core.identity.has_aliases() {
+        if op.set.has_redirects(dir.branch) {
             return self.list_lower_by_batches(op, dir, cookie, sink);
         }
         let tag = op.set.branch(dir.branch)?.tag;
+        // The position after the last entry that was listed, and whether the next one has to be
+        // looked up for its number.
+        let (mut after, mut is_unclear) = (cookie, false);
         dir.vnode.readdir(op, cookie, &mut |entry| {
-            if classify(entry.name.as_bytes()) != Listed::Plain {
-                return true;
+            let more = match classify(entry.name.as_bytes()) {
+                Listed::Plain => match self.core.clear_number(tag, entry.ino) {
+                    Some(number) => sink(&DirEntry { ino: self.core.shown(number), ..*entry }),
+                    None => {
+                        is_unclear = true;
+                        false
+                    }
+                },
+                _ => true,
+            };
+            if more {
+                after = entry.cookie;
             }
-            sink(&DirEntry { ino: self.core.shown(compose(tag, entry.ino)), ..*entry })
-        })
+            more
+        })?;
+        if is_unclear { self.list_lower_by_batches(op, dir, after, sink) } else { Ok(()) }
     }
 
     /// As [`Self::list_lower`], where entries may have to be looked up for their numbers:
-    /// subdirectories that may have redirects, and objects whose own number another one has.
+    /// subdirectories that may have redirects, and files whose own number another one has.
     fn list_lower_by_batches(
         &self,
         op: &Op<'_>,
@@ -440,17 +454,23 @@ impl Core {
     /// Returns the number of the file with this lower number, which was listed in `part`.
     fn listed_number(&self, op: &Op<'_>, part: &Lower, name: Name<'_>, lower: u64) -> Result<u64> {
         let tag = op.set.branch(part.branch)?.tag;
-        if let Some(alias) = self.identity.alias(tag, lower) {
-            return Ok(alias.number);
-        }
-        let number = compose(tag, lower);
-        if !self.identity.is_alias(number) {
+        if let Some(number) = self.clear_number(tag, lower) {
             return Ok(number);
         }
         match part.vnode.lookup(op, name)? {
             Some(entry) => self.number_of(op, &Lower { vnode: entry.vnode, branch: part.branch }, &entry.attr),
-            None => Ok(number),
+            None => Ok(compose(tag, lower)),
         }
+    }
+
+    /// Returns the number of a lower file on the branch with this tag. `None` if that depends on
+    /// its generation, because the number that follows from `lower` is another one's alias.
+    fn clear_number(&self, tag: u16, lower: u64) -> Option<u64> {
+        if let Some(alias) = self.identity.alias(tag, lower) {
+            return Some(alias.number);
+        }
+        let number = compose(tag, lower);
+        (!self.identity.is_alias(number)).then_some(number)
     }
 
     /// Reads all parts. `ask_exact`: asks slow ones at the same time whether they list exactly.

@@ -98,16 +98,16 @@ impl Case {
     /// Files whose link count is not the number of their names: a whiteout that no union has logged
     /// does not change the link count of what it hides.
     pub fn miscounted(&self) -> Result<BTreeSet<Vec<u8>>, String> {
-        let dump = self.numbered()?;
+        let dump = self.numbered(0)?;
         let names = names_of(&dump);
         let wrong =
             dump.0.iter().filter(|(_, node)| node.kind != vnode::Kind::Directory && node.nlink != names[&node.first]);
         Ok(wrong.map(|(path, _)| path.clone()).collect())
     }
 
-    /// What users see, with inode numbers.
-    pub fn numbered(&self) -> Result<Dump, String> {
-        let view = View::new(&self.pairs(0)).map_err(|e| format!("view: {e}"))?;
+    /// What users see of the branches from `from` on, with inode numbers.
+    pub fn numbered(&self, from: usize) -> Result<Dump, String> {
+        let view = View::new(&self.pairs(from)).map_err(|e| format!("view: {e}"))?;
         Dump::of(&*view.layer()).map_err(|e| format!("dump: {e}"))
     }
 
@@ -130,7 +130,7 @@ impl Case {
     /// Checks that no link count is wrong that was not wrong before.
     pub fn check_counts(&self, before: &BTreeSet<Vec<u8>>) -> Result<(), String> {
         let Some(path) = self.miscounted()?.difference(before).next().cloned() else { return Ok(()) };
-        let dump = self.numbered()?;
+        let dump = self.numbered(0)?;
         let (node, names) = (&dump.0[&path], names_of(&dump));
         Err(format!("/{} has link count {}, but {} names", path.escape_ascii(), node.nlink, names[&node.first]))
     }
