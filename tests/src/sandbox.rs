@@ -126,6 +126,19 @@ fn own_namespace() {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
 }
 
+/// Unmounts what is mounted there. Waits for processes that are ending: their program may lie
+/// there. Returns whether it is unmounted.
+fn unmount_within(dir: &Path, patience: Duration) -> bool {
+    let patience = Instant::now() + patience;
+    loop {
+        match unmount(dir, UnmountFlags::NOFOLLOW) {
+            Ok(()) => return true,
+            Err(rustix::io::Errno::BUSY) if Instant::now() < patience => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return false,
+        }
+    }
+}
+
 /// Unmounts everything in the sandbox in reverse order, then kills remaining servers. Returns the
 /// mounts that were busy and the servers that were killed.
 fn clear() -> Vec<String> {
@@ -133,7 +146,8 @@ fn clear() -> Vec<String> {
     let mut rounds = 0;
     while let Some(at) = watchdog::mounts_below(Path::new(ROOT)).pop() {
         rounds += 1;
-        if unmount(&at.dir, UnmountFlags::NOFOLLOW).is_ok() {
+        let patience = if at.dir == Path::new(ROOT) { Duration::ZERO } else { Duration::from_secs(1) };
+        if unmount_within(&at.dir, patience) {
             continue;
         }
         if at.dir != Path::new(ROOT) {

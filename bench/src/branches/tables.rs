@@ -170,8 +170,9 @@ fn microbenchmark_tables(report: &BranchReport, action: Action) -> String {
     }
     let unit = action.unit();
     format!(
-        "Microseconds per {unit}, and in parentheses the ratio to one branch. \"Requests\": to the union's server, per \
-         {unit}.\n\n{tables}"
+        "{} in microseconds per {unit}, and in parentheses the ratio to one branch. \"Requests\": to the union's \
+         server, per {unit}.\n\n{tables}",
+        action.name()
     )
 }
 

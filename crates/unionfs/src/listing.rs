@@ -15,8 +15,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use vnode::{Errno, Kind, Result, Time};
 
-/// Number of listings that are kept, each of large directories and of others.
+/// Number of listings of large directories that are kept, and of others in any case.
 const KEPT: usize = 32;
+/// More listings of other directories are kept, up to this number, while they were merged from at
+/// most [`MOST_WORK`] lower entries. One takes about 40 bytes.
+const MOST_KEPT: usize = 1024;
+const MOST_WORK: usize = 1 << 17;
 /// A listing accepts this many new names, plus half the number that it was merged with.
 const MOST_ADDED: usize = 1024;
 /// Maximum number of changes noted during a merge.
@@ -447,13 +451,40 @@ pub(crate) struct Ended {
 /// for each page.
 #[derive(Debug)]
 pub(crate) struct Listings<V> {
-    small: Mutex<VecDeque<Weak<V>>>,
-    large: Mutex<VecDeque<Weak<V>>>,
+    small: Mutex<Recent<V>>,
+    large: Mutex<Recent<V>>,
+}
+
+/// Directories with a listing, the oldest first, each with the number of lower entries from which
+/// its listing was merged.
+#[derive(Debug)]
+struct Recent<V> {
+    all: VecDeque<(Weak<V>, usize)>,
+    /// The sum of those numbers.
+    work: usize,
 }
 
 impl<V> Default for Listings<V> {
     fn default() -> Self {
-        Self { small: Mutex::default(), large: Mutex::default() }
+        let recent = || Mutex::new(Recent { all: VecDeque::new(), work: 0 });
+        Self { small: recent(), large: recent() }
+    }
+}
+
+impl<V> Recent<V> {
+    fn remove(&mut self, this: &Arc<V>) {
+        if let Some(at) = self.all.iter().position(|(weak, _)| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(this))) {
+            let removed = self.all.remove(at);
+            self.work -= removed.map_or(0, |(_, work)| work);
+        }
+    }
+
+    /// Removes the oldest directory if there are too many.
+    fn pop_excess(&mut self) -> Option<Weak<V>> {
+        let most = if self.work <= MOST_WORK { MOST_KEPT } else { KEPT };
+        let (oldest, work) = if self.all.len() > most { self.all.pop_front() } else { None }?;
+        self.work -= work;
+        Some(oldest)
     }
 }
 
@@ -467,29 +498,23 @@ impl<V: Listable> Listings<V> {
     /// Notes that a listing is kept which was merged from `work` lower entries. Evicts the oldest
     /// if there are too many.
     pub(crate) fn remember(&self, this: &Arc<V>, work: usize) {
-        let (recent, others) = if work < LARGE { (&self.small, &self.large) } else { (&self.large, &self.small) };
-        let is_other = |weak: &Weak<V>| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(this));
-        others.lock().retain(is_other);
+        let is_large = work >= LARGE;
+        let (recent, others) = if is_large { (&self.large, &self.small) } else { (&self.small, &self.large) };
+        others.lock().remove(this);
         // These must be dropped without the lock.
-        let mut held = Vec::new();
-        let forgotten = {
+        let mut forgotten = Vec::new();
+        {
             let mut recent = recent.lock();
-            recent.retain(is_other);
-            recent.push_back(Arc::downgrade(this));
-            if recent.len() > KEPT {
-                // Directories without a listing don't count.
-                recent.retain(|weak| {
-                    let live = weak.upgrade();
-                    let keeps =
-                        live.as_ref().and_then(|live| live.slot()).is_some_and(|slot| slot.lock().kept.is_some());
-                    held.extend(live);
-                    keeps
-                });
+            recent.remove(this);
+            // Large ones are limited by number.
+            let work = if is_large { MOST_WORK + 1 } else { work };
+            recent.all.push_back((Arc::downgrade(this), work));
+            recent.work += work;
+            while let Some(oldest) = recent.pop_excess() {
+                forgotten.extend(oldest.upgrade());
             }
-            if recent.len() > KEPT { recent.pop_front() } else { None }
-        };
-        let Some(old) = forgotten.and_then(|weak| weak.upgrade()) else { return };
-        if let Some(slot) = old.slot() {
+        }
+        for slot in forgotten.iter().filter_map(|old| old.slot()) {
             let listing = slot.lock().forget();
             drop(listing);
         }
@@ -499,6 +524,34 @@ impl<V: Listable> Listings<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct NoDir;
+
+    impl Listable for NoDir {
+        fn slot(&self) -> Option<&Mutex<Slot>> {
+            None
+        }
+    }
+
+    #[test]
+    fn listings_are_limited_by_number_and_size() {
+        let kept = |works: &[usize]| {
+            let (listings, dirs) = (Listings::default(), works.iter().map(|_| Arc::new(NoDir)).collect::<Vec<_>>());
+            dirs.iter().zip(works).for_each(|(dir, &work)| listings.remember(dir, work));
+            // The last one again.
+            dirs.last().into_iter().for_each(|dir| listings.remember(dir, works[0]));
+            (listings.small.lock().all.len(), listings.large.lock().all.len())
+        };
+        assert_eq!(kept(&[10; 40]), (40, 0));
+        assert_eq!(kept(&[10; 2 * MOST_KEPT]), (MOST_KEPT, 0));
+        assert_eq!(kept(&[LARGE - 1; 200]), (KEPT, 0));
+        assert_eq!(kept(&[LARGE; 200]), (0, KEPT));
+        // It has grown.
+        let (listings, dir) = (Listings::default(), Arc::new(NoDir));
+        listings.remember(&dir, 1);
+        listings.remember(&dir, LARGE);
+        assert_eq!((listings.small.lock().work, listings.large.lock().all.len()), (0, 1));
+    }
 
     fn listing(names: &[&str]) -> Listing {
         let mut sorted: Vec<&str> = names.to_vec();
