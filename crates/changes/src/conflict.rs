@@ -10,7 +10,7 @@
 //! mode of directories, whose change time moves with each entry.
 
 use crate::branches::{Branches, Views, cx};
-use crate::change::{Change, ChangeKind, Conflict, ConflictKind};
+use crate::change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
 use crate::error::{At, Error, Failed};
 use crate::find::upper_part;
 use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
@@ -70,6 +70,13 @@ impl Branches {
                 Some(began) if changed >= began => {
                     let written = last_write(&below, path)?;
                     written < began || change.after.is_some_and(|after| after.mtime == written)
+                }
+                // It may have moved the upper branch's version already, which can have been written
+                // long after it was created.
+                Some(began) if modified && !is_dir(&below) => {
+                    let attr = below.getattr(&cx()).at("read the attributes", path)?;
+                    let same = |after: Facts| (after.mtime, after.size) == (attr.mtime, attr.size);
+                    attr.ctime >= began && change.after.is_some_and(same)
                 }
                 _ => false,
             };

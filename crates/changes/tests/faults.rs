@@ -230,6 +230,34 @@ fn write(fs: &memfs::MemFs, name: &'static str, text: &[u8], mtime: i64) {
     file.setattr(&cx, &SetAttr { mtime: Some(time), ..SetAttr::default() }, None).unwrap();
 }
 
+/// A file that was written after it was created is no conflict if a killed merge has moved one of
+/// its names.
+#[test]
+fn a_killed_merge_is_completed_without_conflicts() {
+    let faults = memfs::Faults::new();
+    let branches: Vec<_> = (0..2).map(|_| memfs::MemFs::with(MemOptions::default(), &faults)).collect();
+    for name in ["a", "b"] {
+        write(&branches[0], name, b"mine", 1 << 39);
+        let (cx, root) = (common::view::internal_cx(), branches[0].root());
+        let linked = root.lookup(&cx, Name::new(name.as_bytes()).unwrap()).unwrap().unwrap().vnode;
+        root.link(&cx, Name::new(format!("{name}2").as_bytes()).unwrap(), &linked).unwrap();
+    }
+    write(&branches[1], "b", b"old", 4);
+    let case = Case { faults, branches, names: vec![0, 1] };
+    let options = changes::CommitOptions { merging: true, ..changes::CommitOptions::default() };
+    let commit = |case: &Case| case.open().commit(&Selection::all(), &options, &mut |_| {});
+    let whole = case.fork();
+    commit(&whole).unwrap();
+    let steps = whole.faults.changes();
+    for at in 1..=steps {
+        let run = case.fork();
+        run.faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _crashed = commit(&run);
+        let run = run.recover();
+        commit(&run).unwrap_or_else(|e| panic!("killed at step {at} of {steps}: {e}"));
+    }
+}
+
 /// A later run does not take a file that was written below after the kill for its own work.
 #[test]
 fn a_file_written_below_after_a_kill_is_a_conflict() {
