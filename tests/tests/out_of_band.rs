@@ -413,7 +413,8 @@ impl OpenCase<'_> {
         let listed = || fs::read_dir(union).unwrap().any(|entry| entry.unwrap().file_name() == "f");
         match at_name {
             AtName::Nothing => {
-                assert!(!path.exists() && !listed(), "{about}");
+                // The kernel caches names and listings separately.
+                wait_until(about, || !path.exists() && !listed());
                 fs::write(&path, "created").unwrap();
             }
             AtName::ADirectory => {
