@@ -1,4 +1,4 @@
-//! What is compared over the same branches, and how each is mounted.
+//! The file systems that are compared over the same branches, and how each is mounted.
 
 use std::fmt::Write as _;
 use std::fs;

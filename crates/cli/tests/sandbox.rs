@@ -523,7 +523,8 @@ impl Terminal {
             std::io::BufReader::new(out).bytes().map_while(Result::ok).try_for_each(|byte| send.send(byte))
         });
         let mut terminal = Self { script, keys, output, seen: String::new() };
-        // What is typed appears in the output; a marker with quotes is found in the output alone.
+        // The terminal shows typed text too. Quotes inside a marker are in that text only, so that
+        // the marker itself is found in the command's output alone.
         terminal.type_("stty -echo rows 33 cols 77; PS1=; echo 'be''gun'\n");
         terminal.await_("begun");
         terminal

@@ -315,7 +315,7 @@ impl Core {
         self.finish_change(&old, &op);
         drop((moving, barred, no_direct, closed));
         self.sync_no_longer_written(&old, &op);
-        // What was cached before this is invalidated next.
+        // Names and attributes that the kernel cached before this are invalidated next.
         op.set.order.iter().filter(|member| old.member(member.id).is_none()).for_each(attach);
         self.on_branch_set_changed(&op);
         if let Err(errno) = self.identity.flush(&cx) {

@@ -201,7 +201,8 @@ const MANUAL: Manual = Manual {
     ],
 };
 
-/// How long what is known of a directory is trusted, if `cache=` is not shorter.
+/// How long name indexes and stamps are trusted before they are verified, if `cache=` is not
+/// shorter.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The parsed options.

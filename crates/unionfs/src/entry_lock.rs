@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Whether a name was looked up under the lock on the entries of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Certainty {
-    /// Yes: the name leads to what was found for as long as the lock is held.
+    /// Yes: the name leads to the object that was found, for as long as the lock is held.
     Certain,
     /// No: it may lead to something else by now. A vnode that gets such a lower object remains
     /// invalid, so that the next operation looks it up again.

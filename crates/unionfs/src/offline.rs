@@ -13,12 +13,12 @@ use crate::op::Op;
 use crate::opaque_redirect::{OPAQUE, is_redirect};
 use crate::options::{Branch, BuildError, Metacopy, Mode, Options};
 use crate::ownnames::{IndexName, LINKS};
-use crate::set::BranchSet;
+use crate::set::{BranchSet, Member};
 use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use vnode::{Cx, DirEntry, Errno, Kind, Layer, Name, Result, Vnode};
+use vnode::{Cx, DirEntry, Entry, Errno, Kind, Layer, Name, Result, Vnode};
 
 /// The meaning of a name in a directory of a branch: docs/formats/union-branch.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,10 +279,7 @@ impl Writable {
             let of_original = tag_of(alias.number).filter(|of| *of != tag && core.links.branch(alias.number).is_none());
             let member = set.order.iter().find(|member| Some(member.state.tag) == of_original);
             let Some(member) = member else { continue };
-            let original = match member.state.layer.vnode(cx, lower_of(alias.number)) {
-                Err(Errno::STALE | Errno::NOENT) => continue,
-                found => found?,
-            };
+            let Some(original) = original(cx, member, alias.number)? else { continue };
             let is_reused = alias.generation != 0 && original.generation() != alias.generation;
             if original.kind() != Kind::Directory && !is_reused && core.is_shown(&op, member, &original)? {
                 core.identity.append(cx, LogRecord::Unalias { tag, lower })?;
@@ -301,18 +298,15 @@ impl Writable {
         let core = self.0.core();
         let numbers = counted(core);
         let mut visible: BTreeMap<u64, Counted> = BTreeMap::new();
-        let mut todo = if numbers.is_empty() { Vec::new() } else { vec![self.root()] };
-        while let Some(dir) = todo.pop() {
-            for name in names(cx, &dir)? {
-                let Some(entry) = dir.lookup(cx, Name::new(&name)?)? else { continue };
-                if entry.vnode.kind() == Kind::Directory {
-                    todo.push(entry.vnode);
-                } else if numbers.contains(&entry.vnode.id()) {
+        if !numbers.is_empty() {
+            each_file(cx, self.root(), |entry| {
+                if numbers.contains(&entry.vnode.id()) {
                     let leaf = crate::node::same_layer(core, &entry.vnode)?.leaf();
                     let new = Counted { visible: 0, shown: entry.attr.nlink, leaf };
                     visible.entry(entry.vnode.id()).or_insert(new).visible += 1;
                 }
-            }
+                Ok(())
+            })?;
         }
         if lower_too && visible.values().any(|file| file.shown > file.visible) {
             self.add_outside(cx, &mut visible)?;
@@ -349,25 +343,22 @@ impl Writable {
                 let lower = if file.leaf.branch == member.id {
                     Arc::clone(&file.leaf.vnode)
                 } else if tag_of(number) == Some(member.state.tag) {
-                    match member.state.layer.vnode(cx, lower_of(number)) {
-                        Err(Errno::STALE | Errno::NOENT) => continue,
-                        original => original?,
+                    match original(cx, member, number)? {
+                        Some(original) => original,
+                        None => continue,
                     }
                 } else {
                     continue;
                 };
                 left.insert(lower.id(), (number, lower.getattr(cx)?.nlink));
             }
-            let mut todo = if left.is_empty() { Vec::new() } else { vec![Arc::clone(&member.state.root)] };
-            while let Some(dir) = todo.pop() {
-                for name in names(cx, &dir)? {
-                    let Some(entry) = dir.lookup(cx, Name::new(&name)?)? else { continue };
-                    if entry.vnode.kind() == Kind::Directory {
-                        todo.push(entry.vnode);
-                    } else if let Some((_, names)) = left.get_mut(&entry.vnode.id()) {
+            if !left.is_empty() {
+                each_file(cx, Arc::clone(&member.state.root), |entry| {
+                    if let Some((_, names)) = left.get_mut(&entry.vnode.id()) {
                         *names = names.saturating_sub(1);
                     }
-                }
+                    Ok(())
+                })?;
             }
             for (number, outside) in left.into_values() {
                 if let Some(file) = files.get_mut(&number) {
@@ -397,6 +388,29 @@ struct Counted {
     /// Its link count.
     shown: u32,
     leaf: Lower,
+}
+
+/// Returns the lower file that a number was made from, if its branch still has it.
+fn original(cx: &Cx<'_>, member: &Member, number: u64) -> Result<Option<Arc<dyn Vnode>>> {
+    match member.state.layer.vnode(cx, lower_of(number)) {
+        Err(Errno::STALE | Errno::NOENT) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Calls `take` with each name of a file in a tree.
+fn each_file(cx: &Cx<'_>, root: Arc<dyn Vnode>, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<()> {
+    let mut todo = vec![root];
+    while let Some(dir) = todo.pop() {
+        for name in names(cx, &dir)? {
+            match dir.lookup(cx, Name::new(&name)?)? {
+                Some(entry) if entry.vnode.kind() == Kind::Directory => todo.push(entry.vnode),
+                Some(entry) => take(&entry)?,
+                None => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names in a directory.

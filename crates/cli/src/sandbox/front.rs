@@ -79,7 +79,7 @@ pub(super) fn wait(messages: &Messages, signals: &Signals) -> Result<u8, Failure
             Err(Errno::INTR) => continue,
             polled => polled.map_err(|errno| step("wait for the command", errno))?,
         };
-        let [message, _] = fds.map(|fd| !fd.revents().is_empty());
+        let message = !fds[0].revents().is_empty();
         let resumed = signals.pass_on(messages);
         if !message {
             continue;
