@@ -28,6 +28,7 @@ lbfs: vnode stack isolate
 viewfs: vnode stack access classify
 changes: vnode unionfs
 plugin: vnode stack wrapfs
+versionset: vnode blockstore
 conformance: vnode memfs
 server: vnode fuse
 cli: *

@@ -1,0 +1,29 @@
+//! Version sets on disk (Versionfs paper, sections 3.1 and 3.2; docs/formats/version-set.md).
+//!
+//! | concept | file |
+//! |---|---|
+//! | names of version files | `names` |
+//! | a version and its attributes | `version` |
+//! | the index of a set | `index` |
+//! | the header of version files | `header` |
+//! | the bytes of a version | `content` |
+//! | block deltas in sparse files | `sparse` |
+#![forbid(unsafe_code)]
+
+mod content;
+mod header;
+mod index;
+mod names;
+mod sparse;
+mod version;
+mod wire;
+
+pub use content::{Content, Plain, clamp, read_full, write_full};
+pub use header::{Header, MAX_HEADER};
+pub use index::{Birth, Condition, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
+pub use names::{
+    LINKS, Letter, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name, number_of, parse,
+    stem_of, version_name,
+};
+pub use sparse::{BLOCK, Sparse, SparseWriter};
+pub use version::{Cause, Flags, Version, Who, just_after};
