@@ -16,6 +16,11 @@ impl VersionVnode {
             return self.shown(&blocking(cx), attr);
         }
         let mut session = self.inode.session(cx)?;
+        if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
+            // The end of the delay sets the modification time.
+            cx.require_blocking()?;
+            self.end_delay(cx, &mut session)?;
+        }
         let before = self.lower.getattr(cx)?;
         let Some(cause) = self.cause_of(set, &before) else {
             let attr = self.lower.setattr(cx, set, lower_file)?;

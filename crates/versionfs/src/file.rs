@@ -143,8 +143,11 @@ impl Head<'_> {
         if size < attr.size {
             self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(size / BLOCK * BLOCK..attr.size))?;
             self.lower.setattr(&server, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(head))?;
+        } else {
+            let time = SetTime::At(self.inode.delayed_time());
+            self.lower.setattr(&server, &SetAttr { mtime: Some(time), ..SetAttr::default() }, Some(head))?;
         }
-        self.inode.set_delayed(None);
+        self.inode.delay_is_over();
         Ok(())
     }
 
@@ -199,20 +202,26 @@ impl VersionFile {
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.vnode.getattr(&server)?;
-        if session.bound > 0 && flags.reads() && self.versions(cx)? {
-            if let Some(sets) = self.head().sets(cx, attr.nlink)? {
-                session.active = None;
-                let number = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
-                *self.early.lock() = Some((sets.keeps, number));
-                self.made.store(true, Ordering::Relaxed);
-            }
+        if session.bound > 0
+            && flags.reads()
+            && self.versions(cx)?
+            && let Some(sets) = self.head().sets(cx, attr.nlink)?
+        {
+            session.active = None;
+            let number = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
+            *self.early.lock() = Some((sets.keeps, number));
+            self.made.store(true, Ordering::Relaxed);
         }
-        if !flags.truncates() || attr.size == 0 {
+        if !flags.truncates() {
             return Ok(());
+        }
+        if attr.size == 0 {
+            // Truncating sets the times even then.
+            return self.touch(cx);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
-            self.inode.set_delayed(Some(0));
+            self.inode.delay(0, self.core.now());
             return Ok(());
         }
         self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
@@ -284,8 +293,7 @@ impl VersionFile {
         let Some(size) = self.inode.delayed() else { return Ok(false) };
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if offset <= size && self.is_unchanged(cx, data, offset, attr.size)? {
-            self.inode.set_delayed(Some(size.max(offset + data.len() as u64)));
-            self.touch(cx)?;
+            self.inode.delay(size.max(offset + data.len() as u64), self.core.now());
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
@@ -455,7 +463,7 @@ impl Drop for VersionFile {
             // Even if it fails the file is as after a kill: it has the old content.
             if let Err(errno) = self.head().end_delay(&cx, &mut session, &*self.lower) {
                 tracing::warn!(%errno, "file {}: can't truncate it as its last writer wanted", self.inode.id);
-                self.inode.set_delayed(None);
+                self.inode.delay_is_over();
             }
             session.active = None;
             if let Err(errno) = self.drop_early(&cx) {

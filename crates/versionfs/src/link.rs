@@ -26,7 +26,7 @@ impl VersionVnode {
         let server = self.core.server(cx);
         let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
         if let Some(place) = &first {
-            let own = self.core.sets.of_name(&place.dir, &place.name);
+            let own = self.core.set_of_name(&place.dir, &place.name);
             let locked = own.lock(&self.core, &server)?;
             if !locked.is_linked() && target.head().close(cx, locked, &own, Cause::Link)? {
                 session.active = None;
@@ -48,7 +48,7 @@ impl VersionVnode {
     fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) {
         let server = self.core.server(cx);
         let joined = || {
-            let (own, link) = (self.core.sets.of_name(dir, name), self.head().link_set());
+            let (own, link) = (self.core.set_of_name(dir, name), self.head().link_set());
             let mut locked = own.lock(&self.core, &server)?;
             let next = locked.index().next();
             if is_new || !locked.is_linked() {

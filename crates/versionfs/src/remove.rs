@@ -112,15 +112,11 @@ impl VersionVnode {
             _ => Letter::Special,
         };
         let mut locked = sets.keeps.lock(&self.core, &server)?;
-        let had_store = locked.has_store();
         victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
         drop(locked);
-        if !had_store {
-            self.inode.set_has_store(true);
-        }
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
             self.record_leaving(&server, &sets.own)?;
         }
@@ -132,7 +128,7 @@ impl VersionVnode {
         if self.lower.kind() != Kind::Regular {
             return Ok(());
         }
-        let own = self.core.sets.of_name(dir, name.as_bytes());
+        let own = self.core.set_of_name(dir, name.as_bytes());
         self.record_leaving(&self.core.server(cx), &own)
     }
 

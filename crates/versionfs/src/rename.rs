@@ -200,16 +200,12 @@ impl Move<'_> {
             return Ok(());
         }
         let mut locked = sets.own.lock(&object.core, &server)?;
-        let had_store = locked.has_store();
         let target = self.reference();
         object.head().record(cx, &mut locked, &self.attr, (Cause::Rename, Letter::Renamed), |locked, version| {
             let store = locked.store(&server)?;
             let file = version_name(&locked.set.stem, Letter::Renamed, version.number);
             store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
         })?;
-        if !had_store {
-            dir.inode.set_has_store(true);
-        }
         Ok(())
     }
 
@@ -235,7 +231,7 @@ impl Move<'_> {
             return;
         }
         let server = object.core.server(cx);
-        let set = object.core.sets.of_name(&dir.lower, name.as_bytes());
+        let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {
             time: object.core.now(),
             cause,
@@ -246,11 +242,7 @@ impl Move<'_> {
         if self.attr.nlink > 1 && object.lower.kind() == Kind::Regular {
             records.push(Record::Linked(object.core.now(), link_stem(&*object.lower).into()));
         }
-        let recorded = set.lock(&object.core, &server).and_then(|mut locked| {
-            locked.append(&server, &records)?;
-            dir.inode.set_has_store(true);
-            Ok(())
-        });
+        let recorded = set.lock(&object.core, &server).and_then(|mut locked| locked.append(&server, &records));
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record where {name} came from");
         }

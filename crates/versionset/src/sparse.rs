@@ -103,14 +103,14 @@ impl SparseWriter {
     ///
     /// # Errors
     /// As [`Self::begin`].
-    pub fn append(cx: &Cx<'_>, file: Arc<dyn OpenFile>, size: u64, header: &Header) -> Result<Self> {
-        let mut writer = Self::start(cx, Arc::clone(&file), size, header)?;
+    pub fn append(cx: &Cx<'_>, file: &Arc<dyn OpenFile>, size: u64, header: &Header) -> Result<Self> {
+        let mut writer = Self::start(cx, Arc::clone(file), size, header)?;
         let mut block = vec![0; 32 * BLOCK as usize];
         let mut at = 0;
         while at < size {
             let part = clamp(&mut block, at, size);
             let len = part.len();
-            if read_full(cx, &*file, part, at)? < len {
+            if read_full(cx, &**file, part, at)? < len {
                 return Err(Errno::IO);
             }
             writer.record(cx, block.get(..len).unwrap_or_default(), at / BLOCK)?;
@@ -432,7 +432,7 @@ mod tests {
         for size in [0, 1, 4096, 200_000] {
             let (old, lower) = (bytes(size, 2), file(&fs, &format!("f{size}")));
             write_full(&cx, &*lower, &old, 0).unwrap();
-            SparseWriter::append(&cx, Arc::clone(&lower), size as u64, &header()).unwrap();
+            SparseWriter::append(&cx, &lower, size as u64, &header()).unwrap();
             let empty: Arc<dyn Content> = Arc::new(Plain::new(file(&fs, &format!("e{size}")), 0));
             let length = len(&cx, &*lower);
             assert!(Sparse::header(&cx, &*lower, length).unwrap().1);
