@@ -30,6 +30,7 @@ changes: vnode unionfs
 plugin: vnode stack wrapfs
 conformance: vnode memfs
 server: vnode fuse
+versionpolicy:
 cli: *
 '
 # Crates that may use the host's files. All others see only the vnode interface: crates/clippy.toml.
