@@ -515,7 +515,7 @@ mod tests {
         fn more_than_one_word_equals_the_definition(
             start in "a{55,64}", pattern in "(/|a|b|\\*|\\*\\*/){1,8}", text in "[ab/]{0,10}"
         ) {
-            let pattern = format!("/{start}{pattern}{}", "b*".repeat(70));
+            let pattern = format!("/{start}{pattern}{}", "b".repeat(70));
             let text = format!("/{start}{text}{}", "b".repeat(70));
             let glob = Glob::new(&pattern, Kind::Path).unwrap();
             prop_assert_eq!(glob.matches(text.as_bytes()), oracle(&tokens(pattern.as_bytes()).unwrap(), text.as_bytes()));

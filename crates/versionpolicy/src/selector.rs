@@ -58,13 +58,13 @@ impl Selector {
     pub(crate) fn read(table: &Table<'_>, context: &mut Context<'_>, problems: &mut Problems<'_>) -> Self {
         let home = context.home;
         let mut globs = |key: &str, kind: Kind, pattern: &dyn Fn(&str) -> Result<String, String>| {
+            let Some(node) = table.get(key) else { return Vec::new() };
+            let nodes = node.list(problems);
             let read = |node: Node<'_>| {
                 let glob = node.parse("a pattern", problems, |text| Glob::new(&pattern(text)?, kind))?;
                 context.add_cost(glob.cost(), &node.span, problems);
                 Some(glob)
             };
-            let Some(node) = table.get(key) else { return Vec::new() };
-            let nodes = node.list(problems);
             nodes.into_iter().filter_map(read).collect::<Vec<_>>()
         };
         let paths = globs("path", Kind::Path, &|text| anchored(text, home));
