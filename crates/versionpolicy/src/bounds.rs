@@ -202,6 +202,9 @@ fn read_choices<T: Copy>(
         }
         None => node.word(all, names, problems),
     };
-    let values = node.value.as_array().map_or_else(|| vec![node.clone()], |list| list.iter().map(crate::document::Node::new).collect());
+    let values = node
+        .value
+        .as_array()
+        .map_or_else(|| vec![node.clone()], |list| list.iter().map(crate::document::Node::new).collect());
     Some(Bound { value: values.into_iter().filter_map(one).collect(), line })
 }

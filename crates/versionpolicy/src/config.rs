@@ -216,11 +216,8 @@ fn read_rule(table: &Table<'_>, context: &mut Context<'_>, problems: &mut Proble
 }
 
 fn read_settings(table: &Table<'_>, origin: Origin, problems: &mut Problems<'_>) -> Settings {
-    let source = |node: &Node<'_>, problems: &Problems<'_>| Source {
-        origin,
-        line: node.place(problems).line,
-        bound: None,
-    };
+    let source =
+        |node: &Node<'_>, problems: &Problems<'_>| Source { origin, line: node.place(problems).line, bound: None };
     let mut settings = Settings::default();
     for (key, min, max) in [
         ("number", Limit::NumberMin, Limit::NumberMax),
@@ -266,7 +263,9 @@ fn program(text: &str) -> Result<Arc<str>, String> {
     match text {
         "none" => Ok("".into()),
         path if path.starts_with('/') && !path.contains('\0') => Ok(path.into()),
-        path => Err(format!("\"{path}\" is not an absolute path; write for example \"/usr/local/bin/policy\", or none")),
+        path => {
+            Err(format!("\"{path}\" is not an absolute path; write for example \"/usr/local/bin/policy\", or none"))
+        }
     }
 }
 

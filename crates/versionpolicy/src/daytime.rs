@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(monday, LocalTime { minute: 22 * 60 + 37, weekday: 0 });
         assert_eq!(LocalTime::new(1_795_473_435, 7200), LocalTime { minute: 37, weekday: 1 });
         assert_eq!(LocalTime::new(-1, 0), LocalTime { minute: 1439, weekday: 2 });
-        LocalTime::new(i64::MAX, i32::MAX);
-        LocalTime::new(i64::MIN, i32::MIN);
+        let _ = LocalTime::new(i64::MAX, i32::MAX);
+        let _ = LocalTime::new(i64::MIN, i32::MIN);
     }
 }

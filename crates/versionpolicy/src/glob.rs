@@ -280,7 +280,11 @@ fn set(text: &[u8]) -> Result<(Box<[bool; 256]>, &[u8]), String> {
         };
         rest = after;
         if low > high {
-            return Err(format!("the range {}-{} in [ ] is empty; exchange its ends", char::from(low), char::from(high)));
+            return Err(format!(
+                "the range {}-{} in [ ] is empty; exchange its ends",
+                char::from(low),
+                char::from(high)
+            ));
         }
         for byte in low..=high {
             if let Some(member) = members.get_mut(usize::from(byte)) {

@@ -40,7 +40,9 @@ impl Ends {
             // A correct value that is no range: both meanings are named.
             let value = quantity.parse(text)?;
             let value = quantity.show(value);
-            return Err(format!("\"{text}\" is not a range; write \"..{value}\" for at most, \"{value}..\" for at least"));
+            return Err(format!(
+                "\"{text}\" is not a range; write \"..{value}\" for at most, \"{value}..\" for at least"
+            ));
         };
         let side = |text: &str, none| match text.trim() {
             "" => Ok(None),

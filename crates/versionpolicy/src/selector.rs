@@ -83,9 +83,8 @@ impl Selector {
     }
 
     fn read_strings(&mut self, table: &Table<'_>, problems: &mut Problems<'_>) {
-        let nodes = |key: &str, problems: &mut Problems<'_>| {
-            table.get(key).map_or_else(Vec::new, |node| node.list(problems))
-        };
+        let nodes =
+            |key: &str, problems: &mut Problems<'_>| table.get(key).map_or_else(Vec::new, |node| node.list(problems));
         for node in nodes("extension", problems) {
             self.extensions.extend(node.parse("an extension such as \"o\"", problems, extension));
         }
@@ -107,9 +106,8 @@ impl Selector {
         if self.names.is_empty() || self.extensions.is_empty() {
             return;
         }
-        let impossible = |glob: &Glob| {
-            glob.exact().is_some_and(|names| !names.iter().any(|name| self.has_extension(name)))
-        };
+        let impossible =
+            |glob: &Glob| glob.exact().is_some_and(|names| !names.iter().any(|name| self.has_extension(name)));
         if self.names.iter().all(impossible) {
             let message = "the rule never matches: no name has one of the extensions; remove one of the two keys";
             problems.warning(&table.get("name").map_or_else(|| table.span.clone(), |node| node.key), message);
@@ -186,9 +184,13 @@ pub(crate) fn ids(
     let mut found = Vec::new();
     for node in node.list(problems) {
         let id = match node.integer() {
-            Some(id) => u32::try_from(id).map_err(|_| format!("{id} is not a {key} ID; the largest one is {}", u32::MAX)),
+            Some(id) => {
+                u32::try_from(id).map_err(|_| format!("{id} is not a {key} ID; the largest one is {}", u32::MAX))
+            }
             None => match node.string("a name or a number", problems) {
-                Some(name) => find(name).ok_or_else(|| format!("no {key} has the name \"{name}\"; write the name of an existing {key}, or a number")),
+                Some(name) => find(name).ok_or_else(|| {
+                    format!("no {key} has the name \"{name}\"; write the name of an existing {key}, or a number")
+                }),
                 None => continue,
             },
         };
@@ -236,7 +238,9 @@ fn no_slash(pattern: &str) -> Result<String, String> {
 fn extension(text: &str) -> Result<Vec<u8>, String> {
     let bare = text.strip_prefix('.').unwrap_or(text);
     if bare.is_empty() || bare.contains(['/', '*', '?']) {
-        return Err(format!("\"{text}\" is not an extension; write for example \"o\" or \"tar.gz\", or use name for patterns"));
+        return Err(format!(
+            "\"{text}\" is not an extension; write for example \"o\" or \"tar.gz\", or use name for patterns"
+        ));
     }
     Ok(format!(".{}", bare.to_lowercase()).into_bytes())
 }

@@ -130,7 +130,8 @@ fn rules_select_by_every_fact() {
 #[test]
 fn needs_tell_which_facts_matter() {
     assert_eq!(Policies::new(None).needs(), versionpolicy::Needs::default());
-    let mut policies = policies("", "[[rule]]\nprocess = \"vi\"\nversions = true", "[[rule]]\nweekday = \"sat\"\nversions = true");
+    let mut policies =
+        policies("", "[[rule]]\nprocess = \"vi\"\nversions = true", "[[rule]]\nweekday = \"sat\"\nversions = true");
     assert!(policies.needs().process && policies.needs().time && !policies.needs().groups);
     policies.set_user(ANN, None);
     assert!(!policies.needs().process && policies.needs().time);
@@ -205,7 +206,10 @@ fn a_minimum_wins_over_any_maximum() {
     let limits = |number, age, space| versionpolicy::Effective { number, age, space, ..unlimited() };
     let (none, day) = (range(0, None), 86_400);
     // The paper's example: at least 10 versions and at least 2 days.
-    assert_eq!(discarded(&limits(range(10, 100), range(2 * day, 5 * day), none), &days(20)), (1..=10).collect::<Vec<_>>());
+    assert_eq!(
+        discarded(&limits(range(10, 100), range(2 * day, 5 * day), none), &days(20)),
+        (1..=10).collect::<Vec<_>>()
+    );
     assert_eq!(discarded(&limits(range(2, 1), none, none), &days(5)), [1, 2, 3]);
     assert_eq!(discarded(&limits(range(0, 1), range(4 * day, None), none), &days(5)), [1, 2]);
     assert_eq!(discarded(&limits(range(0, 1), none, range(3 * SPACE, None)), &days(5)), [1, 2]);
@@ -215,8 +219,12 @@ fn a_minimum_wins_over_any_maximum() {
 
 #[test]
 fn junk_writes_cannot_flush_history() {
-    let policy =
-        versionpolicy::Effective { number: range(0, 10), space: range(0, 10 * SPACE), age: range(86_400, None), ..unlimited() };
+    let policy = versionpolicy::Effective {
+        number: range(0, 10),
+        space: range(0, 10 * SPACE),
+        age: range(86_400, None),
+        ..unlimited()
+    };
     let mut versions = vec![version(1, 3600 * SECOND, SPACE)];
     versions.extend((2..1000).map(|number| version(number, SECOND, SPACE)));
     assert_eq!(discarded(&policy, &versions), [0; 0]);
@@ -248,7 +256,8 @@ fn generations_thin_out_the_middle() {
     };
     let kept: Vec<_> = decision.verdicts.iter().filter_map(kept).collect();
     // 60 is 14 November, a Saturday: its week began on the 9th. 46 is 31 October.
-    let expected = [(46, Generation::Monthly), (54, Generation::Weekly), (58, Generation::Daily), (59, Generation::Daily)];
+    let expected =
+        [(46, Generation::Monthly), (54, Generation::Weekly), (58, Generation::Daily), (59, Generation::Daily)];
     assert_eq!(kept, [&expected[..], &[(60, Generation::Daily)]].concat());
     let policy = versionpolicy::Effective { age: range(0, 5 * 86_400), ..policy };
     assert!(discarded(&policy, &days(60)).contains(&54), "maximums apply to what generations keep");
@@ -288,7 +297,7 @@ fn the_volume_discards_what_died_first() {
     let sets: Vec<_> = (0..50)
         .map(|set| {
             let mut versions = days(20);
-            versions.iter_mut().for_each(|version| version.died += set * SECOND * 60);
+            versions.iter_mut().for_each(|version| version.died += (set + 1) * SECOND * 60);
             versions[0].pinned = true;
             versions
         })
@@ -338,7 +347,8 @@ fn external_policies_need_permission() {
     assert_eq!(path(&policies("", text, "")), None);
     let permitted = path(&policies("[bounds]\nexternal = true", text, "")).expect("permitted");
     assert_eq!((&*permitted.path, permitted.uid), ("/home/ann/policy", Some(ANN)));
-    let own = path(&policies("[[rule]]\nname = \"*\"\nexternal = \"/usr/bin/p\"", "", "")).expect("the administrator's");
+    let own =
+        path(&policies("[[rule]]\nname = \"*\"\nexternal = \"/usr/bin/p\"", "", "")).expect("the administrator's");
     assert_eq!(own.uid, None);
 }
 
@@ -355,7 +365,10 @@ fn answers_are_bounded_by_minimums_and_maximums() {
     for text in ["", "[]", "{}", "{\"discard\": [-1]}", "{\"discard\": [1], \"keep\": []}", "{\"discard\": [1]} x"] {
         assert!(error(text).starts_with(malformed), "{text}");
     }
-    assert_eq!(apply_answer(&policy, &[], NOW, &vec![b' '; versionpolicy::MAX_ANSWER + 1]), Err(versionpolicy::AnswerError::TooLong));
+    assert_eq!(
+        apply_answer(&policy, &[], NOW, &vec![b' '; versionpolicy::MAX_ANSWER + 1]),
+        Err(versionpolicy::AnswerError::TooLong)
+    );
 }
 
 #[test]
