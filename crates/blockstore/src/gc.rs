@@ -119,7 +119,7 @@ impl BlockStore {
                     writer.gc.phase = Phase::Mark(after);
                     match self.next_in_use(after) {
                         Some(id) => {
-                            let cost = self.mark_version(cx, &mut writer.gc.live, id)?;
+                            let cost = self.mark_version(cx, &mut writer.gc, id)?;
                             left = left.saturating_sub(cost);
                             writer.gc.phase = Phase::Mark(Some(id));
                         }
@@ -151,15 +151,15 @@ impl BlockStore {
 
     /// Marks a version, the recipes that its recipe depends on, and its blocks. Returns what it
     /// cost.
-    fn mark_version(&self, cx: &Cx<'_>, live: &mut HashMap<u32, u64>, id: RecipeId) -> Result<u64> {
+    fn mark_version(&self, cx: &Cx<'_>, gc: &mut Gc, id: RecipeId) -> Result<u64> {
         let recipe = self.recipe(cx, id)?;
         let mut cost = MARK_COST;
         for part in &recipe.parts {
-            cost += self.mark_block(cx, live, &part.name)?;
+            cost += self.mark_block(cx, gc, &part.name)?;
         }
         let mut next = Some(id);
         while let Some(id) = next {
-            if !self.mark_recipe(cx, live, id)? {
+            if !self.mark_recipe(cx, gc, id)? {
                 break;
             }
             next = self.recipe(cx, id)?.base;
@@ -168,7 +168,7 @@ impl BlockStore {
     }
 
     /// Marks a recipe. Returns whether it was not marked before.
-    fn mark_recipe(&self, cx: &Cx<'_>, live: &mut HashMap<u32, u64>, id: RecipeId) -> Result<bool> {
+    fn mark_recipe(&self, cx: &Cx<'_>, gc: &mut Gc, id: RecipeId) -> Result<bool> {
         let (place, pack) = {
             let mut tables = self.tables.write();
             let slot = tables.recipes.get_mut(&id).ok_or(Errno::IO)?;
@@ -180,18 +180,18 @@ impl BlockStore {
             (place, tables.pack(place.pack).ok_or(Errno::IO)?)
         };
         self.limit_open(&pack);
-        *live.entry(place.pack).or_default() += pack.entry(cx, u64::from(place.offset))?.len();
+        *gc.live.entry(place.pack).or_default() += pack.entry(cx, u64::from(place.offset))?.len();
         Ok(true)
     }
 
     /// Marks a block and those that it depends on. Returns what it cost.
-    fn mark_block(&self, cx: &Cx<'_>, live: &mut HashMap<u32, u64>, name: &BlockName) -> Result<u64> {
+    fn mark_block(&self, cx: &Cx<'_>, gc: &mut Gc, name: &BlockName) -> Result<u64> {
         let mut name = *name;
         let mut cost = 1;
         while !self.tables.read().all_marked(name.tag()) {
             cost += MARK_COST;
             let (head, place, _) = self.find_block(cx, &name)?;
-            self.mark_places(cx, live, &name)?;
+            self.mark_places(cx, gc, &name)?;
             let Coding::Difference { base, .. } = head.coding else { break };
             name = match base {
                 Base::Far(base) => base,
@@ -205,12 +205,17 @@ impl BlockStore {
     }
 
     /// Marks all entries with this name.
-    fn mark_places(&self, cx: &Cx<'_>, live: &mut HashMap<u32, u64>, name: &BlockName) -> Result<()> {
+    fn mark_places(&self, cx: &Cx<'_>, gc: &mut Gc, name: &BlockName) -> Result<()> {
         let found = self.tables.read().block(name);
         for (place, pack) in found {
-            let Ok((head, len)) = pack.block_head(cx, u64::from(place.offset)) else { continue };
+            let (head, len) = match pack.block_head(cx, u64::from(place.offset)) {
+                Ok(found) => found,
+                Err(_) if gc.drop_damage => continue,
+                // It may be the only intact entry.
+                Err(errno) => return Err(errno),
+            };
             if head.name == *name && self.tables.write().mark(name.tag(), place) {
-                *live.entry(place.pack).or_default() += len;
+                *gc.live.entry(place.pack).or_default() += len;
             }
         }
         Ok(())
@@ -218,10 +223,15 @@ impl BlockStore {
 
     /// Keeps a block, which a version that is being stored uses, from the collection under way.
     pub(crate) fn keep(&self, cx: &Cx<'_>, writer: &mut Writer, name: &BlockName) -> Result<()> {
-        if matches!(writer.gc.phase, Phase::Mark(_)) && writer.pending_place(name).is_none() {
-            self.mark_block(cx, &mut writer.gc.live, name)?;
+        if !matches!(writer.gc.phase, Phase::Mark(_)) || writer.pending_place(name).is_some() {
+            return Ok(());
         }
-        Ok(())
+        let marked = self.mark_block(cx, &mut writer.gc, name).map(|_| ());
+        if marked.is_err() {
+            // The block is marked, but maybe not all that it depends on.
+            writer.gc = Gc::default();
+        }
+        marked
     }
 
     /// Ends marking: forgets all blocks that no version uses, and chooses the packs to empty.

@@ -45,7 +45,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             level: 19,
-            chain: 32,
+            chain: 48,
             sizes: BlockSizes { single: 128 << 10, min: 16 << 10, avg: 64 << 10, max: 256 << 10 },
             pack_size: 32 << 20,
             cache: 8 << 20,
