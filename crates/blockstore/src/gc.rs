@@ -65,9 +65,15 @@ struct Victim {
 }
 
 impl Gc {
-    /// Whether what is added now must be marked.
+    /// Whether blocks that are added now must be marked. What they depend on is marked, too.
     pub(crate) fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether recipes that are added now must be marked. Before, marking still comes to them, and
+    /// then to the recipes that they depend on.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        matches!(self.phase, Phase::Sweep { .. })
     }
 }
 
@@ -337,6 +343,8 @@ impl BlockStore {
             }
             Kind::Tombstone => {
                 let id = RecipeId(Fields::new(body).number()?);
+                // Copies of the recipe in the batch count.
+                writer.flush(cx, self)?;
                 let here = victim.recipes.get(&id).copied().unwrap_or(0);
                 let needed = self.tables.read().recipes.get(&id).is_some_and(|slot| slot.copies > here);
                 needed && writer.put_tombstone(cx, self, id).map(|()| true)?

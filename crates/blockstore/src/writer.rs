@@ -210,13 +210,13 @@ impl Writer {
     }
 
     fn publish(&mut self, store: &BlockStore) {
-        let collecting = self.gc.is_active();
+        let (collecting, sweeping) = (self.gc.is_active(), self.gc.is_sweeping());
         let mut tables = store.tables.write();
         for pending in self.pending.drain(..) {
             match pending {
                 Pending::Block(name, place, Some(from)) => tables.move_block(name.tag(), from, place),
                 Pending::Block(name, place, None) => tables.add_block(name.tag(), place, collecting),
-                Pending::Recipe(id, place) => tables.add_recipe(id, place, collecting),
+                Pending::Recipe(id, place) => tables.add_recipe(id, place, sweeping),
             }
         }
         self.batch.clear();

@@ -6,7 +6,7 @@ mod common;
 
 use blockstore::{BlockStore, RecipeId};
 use common::untrusted::{add_file, file};
-use common::{CX, options, put};
+use common::{CX, Random, options, put};
 use memfs::MemFs;
 use std::sync::Arc;
 use vnode::Layer;
@@ -31,7 +31,8 @@ fn versions() -> Vec<Vec<u8>> {
     let text = |n: u32| (0..n).flat_map(|i| format!("line {}\n", i * i).into_bytes()).collect::<Vec<u8>>();
     let first = text(60);
     let second = [b"a new first line\n".to_vec(), first.clone()].concat();
-    let large: Vec<u8> = (0..9000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let mut random = Random(1);
+    let large: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
     let mut changed = large.clone();
     changed[4000] ^= 1;
     vec![first, second.clone(), second, Vec::new(), large, changed]

