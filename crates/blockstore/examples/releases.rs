@@ -89,6 +89,12 @@ fn main() {
     let count = all.len() as u32;
     println!(
         "level {} chain {}: {count} versions, {plain} bytes -> {} bytes; put {:?}, read {:?} (max {:?}), open {:?}",
-        options.level, options.chain, usage.bytes, put / count, took / count, worst, opened
+        options.level,
+        options.chain,
+        usage.bytes,
+        put / count,
+        took / count,
+        worst,
+        opened
     );
 }

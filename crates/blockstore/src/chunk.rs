@@ -93,8 +93,7 @@ mod tests {
     fn small_content_is_one_block_and_the_rest_splits_at_its_bytes() {
         assert_eq!(split(b""), Vec::<Vec<u8>>::new());
         assert_eq!(split(&[1; 1000]), [vec![1; 1000]]);
-        let mut bytes: Vec<u8> =
-            (0..30_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let mut bytes: Vec<u8> = (0..30_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let old = split(&bytes);
         assert_eq!(old.concat(), bytes);
         assert!(old.len() > 8 && old.iter().all(|block| block.len() <= 4096), "{}", old.len());

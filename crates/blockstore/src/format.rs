@@ -223,7 +223,10 @@ pub(crate) enum Coding {
     Raw,
     Frame,
     /// A frame with another block as prefix, and the number of blocks that must be decoded before.
-    Difference { base: Base, depth: u8 },
+    Difference {
+        base: Base,
+        depth: u8,
+    },
 }
 
 impl Coding {

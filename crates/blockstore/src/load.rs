@@ -258,11 +258,7 @@ mod tests {
     #[test]
     fn an_index_is_read_as_it_was_written_and_belongs_to_one_pack() {
         let item = |kind, offset, key| Item { kind, offset, key };
-        let items = [
-            item(Kind::Block, 64, u64::MAX),
-            item(Kind::Recipe, 500, 1),
-            item(Kind::Tombstone, 100_000, 1),
-        ];
+        let items = [item(Kind::Block, 64, u64::MAX), item(Kind::Recipe, 500, 1), item(Kind::Tombstone, 100_000, 1)];
         let bytes = index_bytes(3, 200_000, &items);
         assert_eq!(parse_index(&bytes, 3, 200_000), Ok(items.to_vec()));
         assert_eq!(parse_index(&bytes, 4, 200_000), Err(Errno::IO));

@@ -80,9 +80,17 @@ impl Entry {
 /// What a scan finds.
 #[derive(Debug)]
 pub(crate) enum Scanned<'a> {
-    Entry { kind: Kind, offset: u64, len: u64, body: &'a [u8] },
+    Entry {
+        kind: Kind,
+        offset: u64,
+        len: u64,
+        body: &'a [u8],
+    },
     /// Bytes that are no entry.
-    Damage { offset: u64, len: u64 },
+    Damage {
+        offset: u64,
+        len: u64,
+    },
 }
 
 /// A pack. Its file is opened at the first use.

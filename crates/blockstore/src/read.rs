@@ -179,8 +179,7 @@ impl BlockStore {
     /// `ENOENT` if there is no such version, `EIO` if its recipe is damaged.
     pub fn version(self: &Arc<Self>, cx: &Cx<'_>, id: RecipeId) -> Result<Version> {
         *self.readers.lock().entry(id).or_default() += 1;
-        let mut version =
-            Version { store: Arc::clone(self), id, recipe: Arc::default(), starts: Vec::new(), size: 0 };
+        let mut version = Version { store: Arc::clone(self), id, recipe: Arc::default(), starts: Vec::new(), size: 0 };
         if !self.has(id) {
             return Err(Errno::NOENT);
         }

@@ -97,13 +97,7 @@ pub(crate) fn encode(
 }
 
 /// Appends the steps that make the list of blocks.
-fn put_parts(
-    out: &mut Vec<u8>,
-    parts: &[Part],
-    base: &[Part],
-    offset: u64,
-    near: &dyn Fn(&BlockName) -> Option<u64>,
-) {
+fn put_parts(out: &mut Vec<u8>, parts: &[Part], base: &[Part], offset: u64, near: &dyn Fn(&BlockName) -> Option<u64>) {
     let mut places: HashMap<Part, usize> = HashMap::with_capacity(base.len());
     for (at, part) in base.iter().enumerate().rev() {
         places.insert(*part, at);

@@ -66,8 +66,7 @@ impl Tables {
     pub(crate) fn block(&self, name: &BlockName) -> Vec<(Place, Arc<Pack>)> {
         let tag = name.tag();
         let slots = self.blocks.iter_hash(tag).filter(|slot| slot.tag == tag);
-        let mut found: Vec<_> =
-            slots.filter_map(|slot| Some((slot.place(), self.pack(slot.pack)?))).collect();
+        let mut found: Vec<_> = slots.filter_map(|slot| Some((slot.place(), self.pack(slot.pack)?))).collect();
         found.sort_by_key(|(place, _)| core::cmp::Reverse((place.pack, place.offset)));
         found
     }
@@ -116,19 +115,16 @@ impl Tables {
     }
 
     pub(crate) fn add_recipe(&mut self, id: RecipeId, place: Place, marked: bool) {
-        let slot = self.recipes.entry(id).or_insert(RecipeSlot {
-            place: None,
-            deleted: false,
-            marked: false,
-            copies: 0,
-        });
+        let slot =
+            self.recipes.entry(id).or_insert(RecipeSlot { place: None, deleted: false, marked: false, copies: 0 });
         slot.place = Some(place);
         slot.copies += 1;
         slot.marked |= marked;
     }
 
     pub(crate) fn delete_recipe(&mut self, id: RecipeId) {
-        let slot = self.recipes.entry(id).or_insert(RecipeSlot { place: None, deleted: true, marked: false, copies: 0 });
+        let slot =
+            self.recipes.entry(id).or_insert(RecipeSlot { place: None, deleted: true, marked: false, copies: 0 });
         slot.deleted = true;
     }
 

@@ -140,9 +140,10 @@ fn a_kill_or_a_power_failure_at_any_operation_loses_nothing_durable() {
             if !power {
                 // Everything that was confirmed is there.
                 let seen = contents(&store);
-                assert!(model.iter().all(|(id, version)| {
-                    maybe.contains_key(id) || seen.get(id) == Some(version)
-                }), "{what}");
+                assert!(
+                    model.iter().all(|(id, version)| { maybe.contains_key(id) || seen.get(id) == Some(version) }),
+                    "{what}"
+                );
             }
             for id in maybe.keys() {
                 model.remove(id);

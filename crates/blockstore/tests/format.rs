@@ -11,10 +11,8 @@ use memfs::MemFs;
 use std::sync::Arc;
 use vnode::Layer;
 
-const PACKS: [(&str, &str); 2] = [
-    ("p-00000001", include_str!("fixtures/v1-pack-1.hex")),
-    ("p-00000002", include_str!("fixtures/v1-pack-2.hex")),
-];
+const PACKS: [(&str, &str); 2] =
+    [("p-00000001", include_str!("fixtures/v1-pack-1.hex")), ("p-00000002", include_str!("fixtures/v1-pack-2.hex"))];
 
 fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
