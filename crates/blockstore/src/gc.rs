@@ -250,7 +250,9 @@ impl BlockStore {
             let garbage = size.saturating_sub(live);
             let much = garbage >= GARBAGE_MIN && garbage * 100 >= size * u64::from(self.options.garbage_percent);
             let is_current = writer.current_pack() == Some(pack.number);
-            if !much && !(live == 0 && !is_current) && !(writer.gc.drop_damage && has_damage(cx, &pack)?) {
+            let useless = live == 0 && !is_current;
+            let wanted = much || useless || (writer.gc.drop_damage && has_damage(cx, &pack)?);
+            if !wanted {
                 continue;
             }
             if is_current {

@@ -204,7 +204,8 @@ impl BlockStore {
     }
 
     /// Returns the block to store a similar one as a difference to, the depth of that one, and the
-    /// block's bytes. If the similar block is too deep, that is the block at the start of its chain.
+    /// block's bytes. Instead of a block that is too deep, that is the first one of its chain that
+    /// is not.
     fn block_base(&self, cx: &Cx<'_>, similar: BlockName) -> Option<(BlockName, u8, Arc<Vec<u8>>)> {
         let mut name = similar;
         let mut head = self.find_block(cx, &name).ok()?.0;

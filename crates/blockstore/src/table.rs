@@ -106,7 +106,7 @@ impl Tables {
     }
 
     pub(crate) fn clear_marks(&mut self) {
-        for slot in self.blocks.iter_mut() {
+        for slot in &mut self.blocks {
             slot.offset &= !MARKED;
         }
         for slot in self.recipes.values_mut() {
