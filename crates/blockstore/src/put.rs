@@ -114,10 +114,14 @@ impl BlockStore {
 
     /// Returns the first recipe of a chain that is not deleted, and not too deep.
     fn usable_base(&self, cx: &Cx<'_>, id: RecipeId, mut base: Option<RecipeId>) -> Option<(RecipeId, Arc<Recipe>)> {
+        let mut limit = RECIPE_CHAIN;
         while let Some(found) = base.filter(|&base| base < id) {
             let recipe = self.recipe(cx, found).ok()?;
-            if recipe.depth < RECIPE_CHAIN && self.has(found) {
+            if recipe.depth < limit && self.has(found) {
                 return Some((found, recipe));
+            }
+            if recipe.depth >= RECIPE_CHAIN {
+                limit = RECIPE_CHAIN / 2;
             }
             base = recipe.base;
         }
@@ -204,12 +208,14 @@ impl BlockStore {
     }
 
     /// Returns the block to store a similar one as a difference to, the depth of that one, and the
-    /// block's bytes. Instead of a block that is too deep, that is the first one of its chain that
-    /// is not.
+    /// block's bytes. If the similar block is too deep, that is the block in the middle of its
+    /// chain.
     fn block_base(&self, cx: &Cx<'_>, similar: BlockName) -> Option<(BlockName, u8, Arc<Vec<u8>>)> {
         let mut name = similar;
         let mut head = self.find_block(cx, &name).ok()?.0;
-        while head.coding.depth() >= self.options.chain {
+        // From the middle of the chain, half a chain of small differences can follow.
+        let too_deep = head.coding.depth() >= self.options.chain;
+        while too_deep && head.coding.depth() >= self.options.chain.div_ceil(2) {
             if head.coding.depth() == 0 {
                 return None;
             }
