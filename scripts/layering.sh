@@ -18,6 +18,7 @@ access: vnode
 classify: vnode
 container: vnode
 blockcodecs: vnode container
+blockstore: vnode
 wrapfs: vnode stack container
 layers: vnode stack wrapfs blockcodecs
 snoopfs: vnode stack wrapfs access
