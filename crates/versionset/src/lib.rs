@@ -8,22 +8,29 @@
 //! | the header of version files | `header` |
 //! | the bytes of a version | `content` |
 //! | block deltas in sparse files | `sparse` |
+//! | whole versions, compressed | `compressed`; `start`, `chunks` |
 #![forbid(unsafe_code)]
 
+mod chunks;
+mod compressed;
 mod content;
 mod header;
 mod index;
 mod names;
 mod sparse;
+mod start;
+#[cfg(test)]
+mod testing;
 mod version;
 mod wire;
 
-pub use content::{Content, Plain, clamp, read_full, write_full};
+pub use compressed::Compressed;
+pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
 pub use header::{Header, MAX_HEADER};
 pub use index::{Birth, Condition, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
 pub use names::{
     LINKS, Letter, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name, number_of, parse,
     stem_of, version_name,
 };
-pub use sparse::{BLOCK, Sparse, SparseWriter};
+pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use version::{Cause, Flags, Version, Who, just_after};
