@@ -140,9 +140,7 @@ mod tests {
         let cx = Cx::internal(0, 0);
         for old in [bytes(300_000, 1), noise(10_000), Vec::new()] {
             let (dst, _) = stored(&cx, &fs, &old);
-            damage_is_an_error(&cx, &dst, &old, |len| {
-                Ok(Arc::new(Compressed::open(&cx, put(&fs, &cx, &dst), len)?))
-            });
+            damage_is_an_error(&cx, &dst, &old, |len| Ok(Arc::new(Compressed::open(&cx, put(&fs, &cx, &dst), len)?)));
         }
     }
 }

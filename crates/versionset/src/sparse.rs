@@ -8,8 +8,9 @@
 //! While a version is being made, a block is written first, then its checksum, then its bit. So a
 //! kill at any moment leaves a valid file.
 
-use crate::content::{Content, Over, Partial, Piece, clamp, read_exact, read_full, write_full};
+use crate::content::{Content, Over, Partial, Piece, clamp, fill_from, read_exact, read_full, write_full};
 use crate::header::{Header, MAX_HEADER};
+use crate::names::Letter;
 use crate::wire::{Reader, Writer};
 use core::ops::Range;
 use std::sync::Arc;
@@ -369,6 +370,35 @@ impl Sparse {
         Ok((header, true))
     }
 
+    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without a
+    /// newer content, all blocks. Returns the writer; its bitmap says what was written.
+    ///
+    /// # Errors
+    /// `E2BIG` if the extended attributes are too large; errors of the contents and of the layer
+    /// below.
+    pub fn write(
+        cx: &Cx<'_>,
+        file: Arc<dyn OpenFile>,
+        header: &Header,
+        old: &dyn Content,
+        newer: &[&dyn Content],
+    ) -> Result<SparseWriter> {
+        let size = old.size();
+        let mut writer = SparseWriter::begin(cx, file, size, &header.stored_as(Letter::Sparse, size))?;
+        let mut buffer = vec![0; COMPARED];
+        let mut at = 0;
+        while at < size {
+            let part = clamp(&mut buffer, at, size);
+            let differ = differing(cx, old, newer, part, at)?;
+            for run in differ {
+                let offset = at + run.start as u64;
+                writer.add(cx, part.get(run).ok_or(Errno::IO)?, offset)?;
+            }
+            at += part.len() as u64;
+        }
+        Ok(writer)
+    }
+
     /// Reads a sparse version into a writer, to add blocks to it.
     ///
     /// # Errors
@@ -378,6 +408,39 @@ impl Sparse {
         let bitmap = read_exact(cx, &*file, layout.bitmap, layout.blocks().div_ceil(8))?;
         Ok(SparseWriter { file, layout, bitmap })
     }
+}
+
+/// Bytes that are compared at a time.
+pub(crate) const COMPARED: usize = 32 * BLOCK as usize;
+
+/// Reads `old` at `offset` into `part`. Returns the runs of blocks that differ from any of `newer`.
+pub(crate) fn differing(
+    cx: &Cx<'_>,
+    old: &dyn Content,
+    newer: &[&dyn Content],
+    part: &mut [u8],
+    offset: u64,
+) -> Result<Vec<Range<usize>>> {
+    fill_from(cx, old, part, offset)?;
+    let mut differs = vec![newer.is_empty(); part.len().div_ceil(BLOCK as usize)];
+    let mut other = vec![0; part.len()];
+    for content in newer {
+        let read = content.read_at(cx, &mut other, offset)?;
+        let same =
+            other.get(..read).unwrap_or_default().chunks(BLOCK as usize).map(Some).chain(core::iter::repeat(None));
+        for ((block, same), differs) in part.chunks(BLOCK as usize).zip(same).zip(&mut differs) {
+            *differs |= same != Some(block);
+        }
+    }
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (number, _) in differs.iter().enumerate().filter(|(_, differs)| **differs) {
+        let (start, end) = (number * BLOCK as usize, ((number + 1) * BLOCK as usize).min(part.len()));
+        match runs.last_mut() {
+            Some(run) if run.end == start => run.end = end,
+            _ => runs.push(start..end),
+        }
+    }
+    Ok(runs)
 }
 
 impl Content for Sparse {

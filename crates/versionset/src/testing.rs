@@ -85,11 +85,9 @@ pub(crate) fn damage_is_an_error(
     open: impl Fn(u64) -> Result<Arc<dyn Content>>,
 ) {
     let undamaged = whole(cx, &**file);
-    let check = |what: &str, at: usize, len: usize| {
-        match open(len as u64).and_then(|version| all(cx, &*version)) {
-            Ok(read) => assert!(read == right, "{what} {at}"),
-            Err(errno) => assert!(matches!(errno, Errno::IO | Errno::NOMEM), "{what} {at}: {errno}"),
-        }
+    let check = |what: &str, at: usize, len: usize| match open(len as u64).and_then(|version| all(cx, &*version)) {
+        Ok(read) => assert!(read == right, "{what} {at}"),
+        Err(errno) => assert!(matches!(errno, Errno::IO | Errno::NOMEM), "{what} {at}: {errno}"),
     };
     for at in (0..undamaged.len()).step_by(undamaged.len() / 3000 + 1) {
         for mask in [0x01, 0x80, 0xff] {
