@@ -5,7 +5,7 @@ use crate::file::below;
 use crate::node::VersionVnode;
 use crate::session::Session;
 use versionset::{BLOCK, Cause};
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
 impl VersionVnode {
     /// Changes attributes, after making a version if that is a change.
@@ -18,7 +18,10 @@ impl VersionVnode {
         let mut session = self.inode.session(cx)?;
         let before = self.lower.getattr(cx)?;
         let Some(cause) = self.cause_of(set, &before) else {
-            let attr = self.lower.setattr(cx, set, lower_file)?;
+            // While a truncation is delayed, the lower file is longer than users see.
+            let size = set.size.filter(|_| self.inode.delayed().is_none());
+            let mtime = set.mtime.or_else(|| set.size.map(|_| SetTime::Now));
+            let attr = self.lower.setattr(cx, &SetAttr { size, mtime, ..*set }, lower_file)?;
             return self.shown(&blocking(cx), attr);
         };
         cx.require_blocking()?;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use versionset::{BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
-    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, forward,
+    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence, forward,
 };
 
 /// How an open file is written.
@@ -39,7 +39,7 @@ pub(crate) struct VersionFile {
     reads: bool,
     appends: bool,
     /// Whether this open file has made its version.
-    made: AtomicBool,
+    made: Arc<AtomicBool>,
     is_bound: AtomicBool,
     /// The version that was made when the file was opened, before anything changed.
     early: Mutex<Option<(Arc<Set>, u64)>>,
@@ -96,7 +96,7 @@ impl VersionVnode {
             mode,
             reads: flags.reads(),
             appends: flags.appends(),
-            made: AtomicBool::new(mode == Mode::Creates),
+            made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
             is_bound: AtomicBool::new(false),
             early: Mutex::default(),
         })
@@ -143,7 +143,11 @@ impl Head<'_> {
         if size < attr.size {
             self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(size / BLOCK * BLOCK..attr.size))?;
             self.lower.setattr(&server, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(head))?;
+            if let Some(made) = &session.delayed_by {
+                made.store(true, Ordering::Relaxed);
+            }
         }
+        session.delayed_by = None;
         self.inode.set_delayed(None);
         Ok(())
     }
@@ -213,6 +217,7 @@ impl VersionFile {
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
             self.inode.set_delayed(Some(0));
+            session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
         self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
@@ -289,9 +294,18 @@ impl VersionFile {
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
-        // The version is made.
-        self.made.store(true, Ordering::Relaxed);
         Ok(false)
+    }
+
+    /// Carries out a delayed truncation, before an operation that does not know of it.
+    fn settle(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.inode.delayed().is_none() {
+            return Ok(());
+        }
+        cx.require_blocking()?;
+        let mut session = self.inode.session(cx)?;
+        let head = self.vnode.open(&self.core.server(cx), OpenFlags::RDWR)?;
+        self.head().end_delay(cx, &mut session, &*head)
     }
 
     fn write_seen(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
@@ -344,7 +358,7 @@ impl OpenFile for VersionFile {
         self
     }
 
-    forward!(lower: flush, seek);
+    forward!(lower: flush);
 
     fn backing(&self) -> Option<Backing<'_>> {
         if self.mode == Mode::Writes { None } else { self.lower.backing() }
@@ -380,6 +394,11 @@ impl OpenFile for VersionFile {
         }
     }
 
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
+        self.settle(cx)?;
+        self.lower.seek(cx, offset, whence)
+    }
+
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         if self.mode == Mode::Writes {
             if !cx.may_block {
@@ -397,6 +416,7 @@ impl OpenFile for VersionFile {
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
+        self.settle(cx)?;
         if mode & !KEEP_SIZE == 0 {
             let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
             let grows = |size| if mode == 0 && end > size { size..size } else { 0..0 };
@@ -416,13 +436,13 @@ impl OpenFile for VersionFile {
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        let source = below(source);
+        let source = settled(cx, source)?;
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
         self.change(cx, Cause::Write, range, |cx| self.lower.copy_from(cx, offset, source, source_offset, len))
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let source = below(source);
+        let source = settled(cx, source)?;
         self.change(cx, Cause::Write, |size| 0..size, |cx| self.lower.reflink_from(cx, source))
     }
 }
@@ -440,6 +460,14 @@ fn is_same(cx: &Cx<'_>, one: &dyn OpenFile, other: &dyn OpenFile, size: u64) -> 
         at += read as u64;
     }
     Ok(true)
+}
+
+/// Returns the lower open file of a file that is copied, whose truncation is delayed no more.
+fn settled<'a>(cx: &Cx<'_>, file: &'a dyn OpenFile) -> Result<&'a dyn OpenFile> {
+    if let Some(file) = file.as_any().downcast_ref::<VersionFile>() {
+        file.settle(cx)?;
+    }
+    Ok(below(file))
 }
 
 /// Returns the lower open file of an argument, if it is one of this layer.

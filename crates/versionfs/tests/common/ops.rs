@@ -43,6 +43,23 @@ pub enum Op {
     Kill,
 }
 
+impl Op {
+    /// Returns the operation for a log: names as text, long values by their beginning and length.
+    pub fn shown(&self) -> String {
+        let text = format!("{self:?}");
+        let mut out = String::new();
+        let mut rest = text.as_str();
+        while let Some((before, after)) = rest.split_once('[') {
+            let (list, after) = after.split_once(']').unwrap();
+            let bytes: Vec<u8> = list.split(", ").filter_map(|byte| byte.parse().ok()).collect();
+            out += before;
+            out += &format!("\"{}\"{}", bytes[..bytes.len().min(6)].escape_ascii(), bytes.len());
+            rest = after;
+        }
+        out + rest
+    }
+}
+
 const SIZES: [usize; 9] = [0, 1, 10, 100, 4095, 4096, 4097, 9000, 13_000];
 
 fn long() -> Vec<u8> {

@@ -87,8 +87,7 @@ impl World {
         self.model.user = *rng.pick(&[0, 1000, 1001]);
         self.rng = rng;
         self.snapshot();
-        let text = format!("{op:?}");
-        self.log.push(format!("{} user {}: {}", self.log.len(), self.model.user, text.get(..200).unwrap_or(&text)));
+        self.log.push(format!("{} user {}: {}", self.log.len(), self.model.user, op.shown()));
         op
     }
 
