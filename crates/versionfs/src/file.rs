@@ -1,7 +1,7 @@
 //! Open files: versions are made by their writes.
 
 use crate::core::{Core, blocking};
-use crate::head::Head;
+use crate::head::{Head, Made};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
@@ -74,8 +74,7 @@ impl VersionVnode {
             self.end_delay(cx, &mut session)?;
         }
         // Blocks are read before they are overwritten, hence reading, too.
-        let both = OpenFlags(flags.without_trunc().0 & !3 | OpenFlags::RDWR.0);
-        let lower = self.lower.open(cx, both)?;
+        let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
         self.stop_passthrough();
         session.opens += 1;
@@ -106,9 +105,24 @@ impl VersionVnode {
     pub(crate) fn created(&self, cx: &Cx<'_>, lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let mut session = self.inode.session(&blocking(cx))?;
         session.opens += 1;
-        let mode = if flags.writes() { Mode::Creates } else { Mode::Reads };
+        let mode = match flags.writes() {
+            true if self.core.options.comprehensive => Mode::Writes,
+            true => Mode::Creates,
+            false => Mode::Reads,
+        };
         session.direct += u32::from(mode == Mode::Creates);
+        session.writers += u32::from(mode == Mode::Writes);
+        drop(session);
+        if mode == Mode::Writes {
+            self.stop_passthrough();
+        }
         Ok(self.file(lower, mode, flags))
+    }
+
+    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its first
+    /// writes, too, and reads what they overwrite.
+    pub(crate) fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
+        if self.core.options.comprehensive && flags.writes() { with_reading(flags) } else { flags }
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.
@@ -141,8 +155,13 @@ impl Head<'_> {
         let server = self.core.server(cx);
         let attr = self.lower.getattr(&server)?;
         if size < attr.size {
-            self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(size / BLOCK * BLOCK..attr.size))?;
-            self.lower.setattr(&server, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(head))?;
+            let range = size / BLOCK * BLOCK..attr.size;
+            let made = self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(range))?;
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            if let Err(errno) = self.lower.setattr(&server, &set, Some(head)) {
+                self.take_back(cx, Some(session), made, errno);
+                return Err(errno);
+            }
             if let Some(made) = &session.delayed_by {
                 made.store(true, Ordering::Relaxed);
             }
@@ -161,12 +180,20 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
         changes: Option<Range<u64>>,
-    ) -> Result<()> {
-        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(()) };
-        self.make(cx, session, &sets.keeps, head, (attr, cause))?;
-        match (&mut session.active, changes) {
+    ) -> Result<Option<Made>> {
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
+        let made = self.make(cx, session, &sets.keeps, head, (attr, cause))?;
+        let saved = match (&mut session.active, changes) {
             (Some(active), Some(range)) => active.save(&self.core.server(cx), head, range),
             _ => Ok(()),
+        };
+        match saved {
+            Ok(()) => Ok(made),
+            Err(errno) => {
+                // Nothing has changed yet, whatever the error is.
+                self.take_back(cx, Some(session), made, Errno::CANCELED);
+                Err(errno)
+            }
         }
     }
 
@@ -206,8 +233,8 @@ impl VersionFile {
         if session.bound > 0 && flags.reads() && self.versions(cx)? {
             if let Some(sets) = self.head().sets(cx, attr.nlink)? {
                 session.active = None;
-                let number = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
-                *self.early.lock() = Some((sets.keeps, number));
+                let made = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
+                *self.early.lock() = Some((made.set, made.number));
                 self.made.store(true, Ordering::Relaxed);
             }
         }
@@ -220,9 +247,10 @@ impl VersionFile {
             session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
-        self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
-        self.vnode.setattr(&server, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*self.lower))?;
-        Ok(())
+        let made = self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let truncated = self.vnode.setattr(&server, &set, Some(&*self.lower)).map(|_| ());
+        self.checked(cx, session, made, truncated)
     }
 
     /// Discards the version that was made when the file was opened if nothing changed since, and
@@ -257,15 +285,25 @@ impl VersionFile {
         attr: &Attr,
         cause: Cause,
         range: Range<u64>,
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         let head = self.head();
         let makes = !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
         if makes && self.versions(cx)? {
-            head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
+            let made = head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
             self.made.store(true, Ordering::Relaxed);
-            return Ok(());
+            return Ok(made);
         }
-        head.preserve(cx, session, &*self.lower, attr.nlink, range)
+        head.preserve(cx, session, &*self.lower, attr.nlink, range).map(|()| None)
+    }
+
+    /// Passes on the result of a change. If it failed, takes back the version made before it.
+    fn checked<T>(&self, cx: &Cx<'_>, session: &mut Session, made: Option<Made>, result: Result<T>) -> Result<T> {
+        if let Err(errno) = &result
+            && self.head().take_back(cx, Some(session), made, *errno)
+        {
+            self.made.store(false, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Whether the file has exactly these bytes there already.
@@ -329,8 +367,9 @@ impl VersionFile {
             return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
-        self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
-        self.lower.write(cx, data, offset)
+        let made = self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
+        let written = self.lower.write(cx, data, offset);
+        self.checked(cx, &mut session, made, written)
     }
 
     /// Runs a change of a range that is made by the layer below.
@@ -348,8 +387,9 @@ impl VersionFile {
         cx.require_blocking()?;
         self.head().end_delay(cx, &mut session, &*self.lower)?;
         let attr = self.vnode.getattr(&self.core.server(cx))?;
-        self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
-        change(cx)
+        let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
+        let changed = change(cx);
+        self.checked(cx, &mut session, made, changed)
     }
 }
 
@@ -445,6 +485,11 @@ impl OpenFile for VersionFile {
         let source = settled(cx, source)?;
         self.change(cx, Cause::Write, |size| 0..size, |cx| self.lower.reflink_from(cx, source))
     }
+}
+
+/// Returns the flags with the access mode for reading and writing.
+fn with_reading(flags: OpenFlags) -> OpenFlags {
+    OpenFlags(flags.0 & !3 | OpenFlags::RDWR.0)
 }
 
 /// Whether two files of `size` bytes have the same content.

@@ -62,6 +62,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Locked<'a> {
     pub(crate) set: &'a Set,
+    core: &'a Core,
     state: MutexGuard<'a, State>,
 }
 
@@ -153,9 +154,9 @@ impl Set {
     /// # Errors
     /// `MAY_BLOCK` if another thread has the lock and this one must not wait; errors of the layer
     /// below.
-    pub(crate) fn lock<'a>(&'a self, core: &Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
+    pub(crate) fn lock<'a>(&'a self, core: &'a Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
-        let mut locked = Locked { set: self, state };
+        let mut locked = Locked { set: self, core, state };
         if !locked.state.is_loaded {
             locked.load(&core.server(cx))?;
         }
@@ -301,6 +302,9 @@ impl Locked<'_> {
                 // The new entry is the layer's: the directory's times stay those of users' changes.
                 let before = home.getattr(cx)?;
                 let store = make_dir(cx, home, STORE)?;
+                if let Some(inode) = self.core.inodes.in_use(home.id()) {
+                    inode.set_has_store(true);
+                }
                 let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
                 home.setattr(cx, &set, None)?;
                 store

@@ -168,6 +168,7 @@ impl World {
     }
 
     fn add(&mut self, file: Arc<dyn OpenFile>, vnode: Arc<dyn Vnode>, mode: Mode, flags: OpenFlags) -> usize {
+        let mode = if mode == Mode::Creates && self.options.comprehensive { Mode::Writes } else { mode };
         let (slot, ino) = (self.slots, vnode.id());
         self.slots += 1;
         self.handles.insert(slot, Handle { file, vnode });
@@ -216,6 +217,10 @@ impl World {
             }
             Op::Copy(slot, offset, source, from, len) => {
                 let (to, source_file) = (Arc::clone(&self.handles[slot].file), Arc::clone(&self.handles[source].file));
+                if self.model.opens[slot].ino == self.model.opens[source].ino {
+                    // What it copied may be copied again: a peculiarity of memfs.
+                    return Err(Errno::INVAL);
+                }
                 let copied = to.copy_from(cx, *offset, &*source_file, *from, *len)?;
                 let ino = self.model.opens[source].ino;
                 self.model.end_delay(ino);
