@@ -1,7 +1,7 @@
 //! Open files: versions are made by their writes.
 
 use crate::core::{Core, blocking};
-use crate::head::Head;
+use crate::head::{Head, Made};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use versionset::{BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
-    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, forward,
+    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
+    forward,
 };
 
 /// How an open file is written.
@@ -39,7 +40,7 @@ pub(crate) struct VersionFile {
     reads: bool,
     appends: bool,
     /// Whether this open file has made its version.
-    made: AtomicBool,
+    made: Arc<AtomicBool>,
     is_bound: AtomicBool,
     /// The version that was made when the file was opened, before anything changed.
     early: Mutex<Option<(Arc<Set>, u64)>>,
@@ -74,8 +75,7 @@ impl VersionVnode {
             self.end_delay(cx, &mut session)?;
         }
         // Blocks are read before they are overwritten, hence reading, too.
-        let both = OpenFlags(flags.without_trunc().0 & !3 | OpenFlags::RDWR.0);
-        let lower = self.lower.open(cx, both)?;
+        let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
         self.stop_passthrough();
         session.opens += 1;
@@ -96,7 +96,7 @@ impl VersionVnode {
             mode,
             reads: flags.reads(),
             appends: flags.appends(),
-            made: AtomicBool::new(mode == Mode::Creates),
+            made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
             is_bound: AtomicBool::new(false),
             early: Mutex::default(),
         })
@@ -106,9 +106,24 @@ impl VersionVnode {
     pub(crate) fn created(&self, cx: &Cx<'_>, lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let mut session = self.inode.session(&blocking(cx))?;
         session.opens += 1;
-        let mode = if flags.writes() { Mode::Creates } else { Mode::Reads };
+        let mode = match flags.writes() {
+            true if self.core.options.comprehensive => Mode::Writes,
+            true => Mode::Creates,
+            false => Mode::Reads,
+        };
         session.direct += u32::from(mode == Mode::Creates);
+        session.writers += u32::from(mode == Mode::Writes);
+        drop(session);
+        if mode == Mode::Writes {
+            self.stop_passthrough();
+        }
         Ok(self.file(lower, mode, flags))
+    }
+
+    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its first
+    /// writes, too, and reads what they overwrite.
+    pub(crate) fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
+        if self.core.options.comprehensive && flags.writes() { with_reading(flags) } else { flags }
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.
@@ -141,12 +156,21 @@ impl Head<'_> {
         let server = self.core.server(cx);
         let attr = self.lower.getattr(&server)?;
         if size < attr.size {
-            self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(size / BLOCK * BLOCK..attr.size))?;
-            self.lower.setattr(&server, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(head))?;
+            let range = size / BLOCK * BLOCK..attr.size;
+            let made = self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(range))?;
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            if let Err(errno) = self.lower.setattr(&server, &set, Some(head)) {
+                self.take_back(cx, Some(session), made, errno);
+                return Err(errno);
+            }
+            if let Some(made) = &session.delayed_by {
+                made.store(true, Ordering::Relaxed);
+            }
         } else {
             let time = SetTime::At(self.inode.delayed_time());
             self.lower.setattr(&server, &SetAttr { mtime: Some(time), ..SetAttr::default() }, Some(head))?;
         }
+        session.delayed_by = None;
         self.inode.delay_is_over();
         Ok(())
     }
@@ -160,12 +184,20 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
         changes: Option<Range<u64>>,
-    ) -> Result<()> {
-        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(()) };
-        self.make(cx, session, &sets.keeps, head, (attr, cause))?;
-        match (&mut session.active, changes) {
+    ) -> Result<Option<Made>> {
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
+        let made = self.make(cx, session, &sets.keeps, head, (attr, cause))?;
+        let saved = match (&mut session.active, changes) {
             (Some(active), Some(range)) => active.save(&self.core.server(cx), head, range),
             _ => Ok(()),
+        };
+        match saved {
+            Ok(()) => Ok(made),
+            Err(errno) => {
+                // Nothing has changed yet, whatever the error is.
+                self.take_back(cx, Some(session), made, Errno::CANCELED);
+                Err(errno)
+            }
         }
     }
 
@@ -208,8 +240,8 @@ impl VersionFile {
             && let Some(sets) = self.head().sets(cx, attr.nlink)?
         {
             session.active = None;
-            let number = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
-            *self.early.lock() = Some((sets.keeps, number));
+            let made = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
+            *self.early.lock() = Some((made.set, made.number));
             self.made.store(true, Ordering::Relaxed);
         }
         if !flags.truncates() {
@@ -222,11 +254,13 @@ impl VersionFile {
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
             self.inode.delay(0, self.core.now());
+            session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
-        self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
-        self.vnode.setattr(&server, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*self.lower))?;
-        Ok(())
+        let made = self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let truncated = self.vnode.setattr(&server, &set, Some(&*self.lower)).map(|_| ());
+        self.checked(cx, session, made, truncated)
     }
 
     /// Discards the version that was made when the file was opened if nothing changed since, and
@@ -261,15 +295,25 @@ impl VersionFile {
         attr: &Attr,
         cause: Cause,
         range: Range<u64>,
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         let head = self.head();
         let makes = !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
         if makes && self.versions(cx)? {
-            head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
+            let made = head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
             self.made.store(true, Ordering::Relaxed);
-            return Ok(());
+            return Ok(made);
         }
-        head.preserve(cx, session, &*self.lower, attr.nlink, range)
+        head.preserve(cx, session, &*self.lower, attr.nlink, range).map(|()| None)
+    }
+
+    /// Passes on the result of a change. If it failed, takes back the version made before it.
+    fn checked<T>(&self, cx: &Cx<'_>, session: &mut Session, made: Option<Made>, result: Result<T>) -> Result<T> {
+        if let Err(errno) = &result
+            && self.head().take_back(cx, Some(session), made, *errno)
+        {
+            self.made.store(false, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Whether the file has exactly these bytes there already.
@@ -297,9 +341,18 @@ impl VersionFile {
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
-        // The version is made.
-        self.made.store(true, Ordering::Relaxed);
         Ok(false)
+    }
+
+    /// Carries out a delayed truncation, before an operation that does not know of it.
+    fn settle(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.inode.delayed().is_none() {
+            return Ok(());
+        }
+        cx.require_blocking()?;
+        let mut session = self.inode.session(cx)?;
+        let head = self.vnode.open(&self.core.server(cx), OpenFlags::RDWR)?;
+        self.head().end_delay(cx, &mut session, &*head)
     }
 
     fn write_seen(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
@@ -323,8 +376,9 @@ impl VersionFile {
             return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
-        self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
-        self.lower.write(cx, data, offset)
+        let made = self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
+        let written = self.lower.write(cx, data, offset);
+        self.checked(cx, &mut session, made, written)
     }
 
     /// Runs a change of a range that is made by the layer below.
@@ -342,8 +396,9 @@ impl VersionFile {
         cx.require_blocking()?;
         self.head().end_delay(cx, &mut session, &*self.lower)?;
         let attr = self.vnode.getattr(&self.core.server(cx))?;
-        self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
-        change(cx)
+        let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
+        let changed = change(cx);
+        self.checked(cx, &mut session, made, changed)
     }
 }
 
@@ -352,7 +407,7 @@ impl OpenFile for VersionFile {
         self
     }
 
-    forward!(lower: flush, seek);
+    forward!(lower: flush);
 
     fn backing(&self) -> Option<Backing<'_>> {
         if self.mode == Mode::Writes { None } else { self.lower.backing() }
@@ -388,6 +443,11 @@ impl OpenFile for VersionFile {
         }
     }
 
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
+        self.settle(cx)?;
+        self.lower.seek(cx, offset, whence)
+    }
+
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         if self.mode == Mode::Writes {
             if !cx.may_block {
@@ -405,6 +465,7 @@ impl OpenFile for VersionFile {
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
+        self.settle(cx)?;
         if mode & !KEEP_SIZE == 0 {
             let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
             let grows = |size| if mode == 0 && end > size { size..size } else { 0..0 };
@@ -424,15 +485,20 @@ impl OpenFile for VersionFile {
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        let source = below(source);
+        let source = settled(cx, source)?;
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
         self.change(cx, Cause::Write, range, |cx| self.lower.copy_from(cx, offset, source, source_offset, len))
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let source = below(source);
+        let source = settled(cx, source)?;
         self.change(cx, Cause::Write, |size| 0..size, |cx| self.lower.reflink_from(cx, source))
     }
+}
+
+/// Returns the flags with the access mode for reading and writing.
+fn with_reading(flags: OpenFlags) -> OpenFlags {
+    OpenFlags(flags.0 & !3 | OpenFlags::RDWR.0)
 }
 
 /// Whether two files of `size` bytes have the same content.
@@ -448,6 +514,14 @@ fn is_same(cx: &Cx<'_>, one: &dyn OpenFile, other: &dyn OpenFile, size: u64) -> 
         at += read as u64;
     }
     Ok(true)
+}
+
+/// Returns the lower open file of a file that is copied, whose truncation is delayed no more.
+fn settled<'a>(cx: &Cx<'_>, file: &'a dyn OpenFile) -> Result<&'a dyn OpenFile> {
+    if let Some(file) = file.as_any().downcast_ref::<VersionFile>() {
+        file.settle(cx)?;
+    }
+    Ok(below(file))
 }
 
 /// Returns the lower open file of an argument, if it is one of this layer.

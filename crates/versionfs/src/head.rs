@@ -38,7 +38,42 @@ pub(crate) struct HeadSets {
     pub(crate) keeps: Arc<Set>,
 }
 
+/// A version that was made before a change.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) set: Arc<Set>,
+    pub(crate) number: u64,
+    pub(crate) letter: Letter,
+}
+
 impl Head<'_> {
+    /// Takes back a version whose change failed, and returns whether it is gone. After `EIO` it is
+    /// kept: part of the change may have been made.
+    pub(crate) fn take_back(
+        &self,
+        cx: &Cx<'_>,
+        session: Option<&mut Session>,
+        made: Option<Made>,
+        errno: Errno,
+    ) -> bool {
+        let Some(made) = made.filter(|_| errno != Errno::IO) else { return false };
+        if let Some(session) = session {
+            session.active = None;
+        }
+        let server = self.core.server(cx);
+        let Ok(mut locked) = made.set.lock(self.core, &server) else { return false };
+        if locked.index().newest().is_none_or(|newest| newest.number != made.number)
+            || locked.remove(&server, made.letter, made.number).is_err()
+        {
+            return false;
+        }
+        if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {
+            // The record lacks its file, which the next use finds out.
+            locked.reload();
+        }
+        true
+    }
+
     /// Returns a name of the object. `None` if it has none.
     pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
         if let Some(place) = self.inode.place() {
@@ -134,7 +169,7 @@ impl Head<'_> {
         set: &Arc<Set>,
         attr: &Attr,
         cause: Cause,
-    ) -> Result<()> {
+    ) -> Result<Made> {
         let server = self.core.server(cx);
         let mut locked = set.lock(self.core, &server)?;
         let xattrs = self.xattrs(&server)?;
@@ -146,7 +181,7 @@ impl Head<'_> {
             undo_on_error(made, || locked.remove(&server, Letter::Sparse, version.number))
         })?;
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
-        Ok(())
+        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
     }
 
     /// Makes a version that is an ordinary copy.
@@ -157,7 +192,7 @@ impl Head<'_> {
         file: &dyn OpenFile,
         attr: &Attr,
         cause: Cause,
-    ) -> Result<u64> {
+    ) -> Result<Made> {
         if attr.size > QUICK_COPY && !cx.may_block {
             return Err(MAY_BLOCK);
         }
@@ -171,7 +206,7 @@ impl Head<'_> {
                 .and_then(|()| self.copy_attributes(&server, &entry, attr));
             undo_on_error(made, || locked.remove(&server, Letter::Full, version.number))
         })?;
-        Ok(version.number)
+        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
     }
 
     /// Makes a version in the way that is cheapest now. A session that follows saves the blocks
@@ -183,22 +218,22 @@ impl Head<'_> {
         set: &Arc<Set>,
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         // The kernel writes to the host file directly: no delta could be kept right.
         let unseen = session.direct > 0;
         let is_small = self.core.options.storage == Storage::Full && attr.size <= QUICK_COPY;
         let made = if unseen || is_small {
             session.active = None;
-            self.copy(cx, set, head, attr, cause).map(|_| ())
+            self.copy(cx, set, head, attr, cause)
         } else {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
             Err(errno) if self.may_skip(errno) => {
                 tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
-                self.activate(cx, session, set)
+                self.activate(cx, session, set).map(|()| None)
             }
-            made => made,
+            made => made.map(Some),
         }
     }
 

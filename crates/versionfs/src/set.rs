@@ -304,9 +304,9 @@ impl Locked<'_> {
                 // The new entry is the layer's: the directory's times stay those of users' changes.
                 let before = home.getattr(cx)?;
                 let store = make_dir(cx, home, STORE)?;
+                self.set.home_inode.set_has_store(true);
                 let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
                 home.setattr(cx, &set, None)?;
-                self.set.home_inode.set_has_store(true);
                 store
             }
         };
