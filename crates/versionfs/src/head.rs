@@ -100,7 +100,7 @@ impl Head<'_> {
         if self.lower.kind() == Kind::Directory {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
-        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked();
+        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
     }

@@ -10,7 +10,7 @@ use versionset::{
     version_name,
 };
 use vnode::{
-    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode,
+    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
 };
 
 /// Versions of all sets together that stay in memory after use.
@@ -417,9 +417,16 @@ fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
 }
 
 impl Locked<'_> {
-    /// Whether the name is one of several names of its inode.
-    pub(crate) fn is_linked(&self) -> bool {
-        self.index().links.last().is_some_and(|period| period.until.is_none())
+    /// Whether the name belongs to the inode with this stem, which has or had several names.
+    pub(crate) fn is_linked(&self, stem: &[u8]) -> bool {
+        self.index().links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
+    }
+
+    /// Returns the records by which the name joins an inode with several names.
+    pub(crate) fn joining(&self, now: Time, stem: &[u8]) -> Vec<Record> {
+        let is_open = self.index().links.last().is_some_and(|period| period.until.is_none());
+        let left = is_open.then_some(Record::Unlinked(now));
+        left.into_iter().chain([Record::Linked(now, stem.into())]).collect()
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.
