@@ -1,12 +1,12 @@
 //! Open files: versions are made by their writes.
 
 use crate::core::{Core, blocking};
-use crate::head::{Head, Made};
+use crate::head::Head;
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
 use crate::session::Session;
-use crate::set::Set;
+use crate::set::{Made, Set};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +77,7 @@ impl VersionVnode {
         if self.inode.delayed().is_some() {
             self.end_delay(cx, &mut session)?;
         }
+        self.head().leave_version(cx)?;
         // Blocks are read before they are overwritten, hence reading, too.
         let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);

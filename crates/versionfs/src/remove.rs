@@ -1,14 +1,14 @@
 //! Removing a name: the object becomes a version.
 
 use crate::core::blocking;
-use crate::head::{Head, Made};
+use crate::head::Head;
 use crate::node::{VersionVnode, is_reserved};
 use crate::session::Session;
-use crate::set::{Locked, Set};
+use crate::set::{Locked, Made, Set, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use versionset::{Cause, Letter, Record, STORE, version_name};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, Vnode};
 
 /// How an object whose last name goes becomes a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +62,10 @@ impl VersionVnode {
             }
             Fate::Copied => removal.checked(cx, &victim, self.lower.unlink(cx, name))?,
             Fate::Kept => {
-                self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
+                let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
                 })?;
-                victim.inode.bury();
+                victim.inode.bury(Some(made));
             }
         }
         victim.inode.set_place(None);
@@ -117,7 +117,7 @@ impl VersionVnode {
         attr: &Attr,
         cause: Cause,
         place: impl Fn(&Cx<'_>, &Arc<dyn Vnode>, Name<'_>) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Made> {
         let server = self.core.server(cx);
         let Some(sets) = victim.head().sets(&server, attr.nlink)? else { return Err(Errno::STALE) };
         let letter = match attr.kind() {
@@ -127,7 +127,7 @@ impl VersionVnode {
         };
         let mut locked = sets.keeps.lock(&self.core, &server)?;
         let had_store = locked.has_store();
-        victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
+        let (version, ()) = victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
@@ -138,7 +138,7 @@ impl VersionVnode {
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
             victim.record_leaving(&server, &sets.own);
         }
-        Ok(())
+        Ok(Made { set: sets.keeps, number: version.number, letter })
     }
 
     /// Records that a name no longer belongs to this inode, which has or had others. The name is
@@ -198,7 +198,7 @@ impl VersionVnode {
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;
-        victim.inode.bury();
+        victim.inode.bury(None);
         Ok(())
     }
 
@@ -226,24 +226,4 @@ impl Head<'_> {
         let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         self.copy(cx, set, &*file, &attr, cause).map(Some)
     }
-}
-
-/// Moves an entry to a name that must not exist.
-pub(crate) fn move_new(
-    cx: &Cx<'_>,
-    dir: &Arc<dyn Vnode>,
-    name: Name<'_>,
-    new_dir: &Arc<dyn Vnode>,
-    new_name: Name<'_>,
-) -> Result<()> {
-    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-    match dir.rename(cx, name, new_dir, new_name, flags) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {}
-        moved => return moved,
-    }
-    // The file system does not know the flag. Nobody else makes version files.
-    if new_dir.lookup(cx, new_name)?.is_some() {
-        return Err(Errno::EXIST);
-    }
-    dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
 }

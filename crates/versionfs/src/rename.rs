@@ -2,10 +2,9 @@
 //! version (Versionfs paper, section 3.1).
 
 use crate::core::blocking;
-use crate::head::Made;
 use crate::node::{VersionVnode, is_reserved};
-use crate::remove::{Fate, move_new};
-use crate::set::link_stem;
+use crate::remove::Fate;
+use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
 use versionset::{Birth, Cause, Letter, Place, Record, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
@@ -138,7 +137,7 @@ impl Move<'_> {
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
                 // the new one replaces it.
-                new_dir.keep(cx, victim, &removal.attr, Cause::Replace, |server, store, version| {
+                let made = new_dir.keep(cx, victim, &removal.attr, Cause::Replace, |server, store, version| {
                     match store.link(server, version, &victim.lower) {
                         Ok(_) => {}
                         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::XDEV) => {
@@ -152,7 +151,7 @@ impl Move<'_> {
                     }
                     renamed
                 })?;
-                victim.inode.bury();
+                victim.inode.bury(Some(made));
             }
         }
         victim.inode.set_place(None);
@@ -192,7 +191,7 @@ impl Move<'_> {
             }
             Err(errno) => Err(errno),
         })?;
-        victim.inode.bury();
+        victim.inode.bury(None);
         Ok(())
     }
 
