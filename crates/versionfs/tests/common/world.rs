@@ -99,8 +99,25 @@ impl World {
         if let Err(errno) = &result {
             self.log.push(format!("   -> {errno:?}"));
         }
+        self.reconcile();
         self.model.sweep();
         result
+    }
+
+    /// Notes which delayed truncations have taken place: any operation, also one that fails, may end
+    /// the delay.
+    fn reconcile(&mut self) {
+        let clean: Arc<dyn Layer> = self.mem.without_faults();
+        for ino in self.model.nodes.keys().copied().collect::<Vec<_>>() {
+            let node = self.model.node(ino);
+            if node.old.is_none() || node.old.as_ref() == Some(&node.data) {
+                continue;
+            }
+            let Ok(lower) = clean.vnode(&Cx::internal(0, 0), ino) else { continue };
+            if store::read(&lower) == node.data {
+                self.model.end_delay(ino);
+            }
+        }
     }
 
     fn run_as(&mut self, cx: &Cx<'_>, op: &Op) -> Result<()> {
