@@ -2,9 +2,9 @@
 
 use crate::core::blocking;
 use crate::file::below;
-use crate::head::Made;
 use crate::node::VersionVnode;
 use crate::session::Session;
+use crate::set::Made;
 use versionset::{BLOCK, Cause};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
@@ -17,6 +17,7 @@ impl VersionVnode {
             return self.shown(&blocking(cx), attr);
         }
         let mut session = self.inode.session(cx)?;
+        self.head().leave_version(cx)?;
         if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
             // The end of the delay sets the modification time.
             cx.require_blocking()?;
@@ -100,6 +101,7 @@ impl VersionVnode {
         }
         let mut session = self.inode.session(cx)?;
         cx.require_blocking()?;
+        self.head().leave_version(cx)?;
         self.end_delay(cx, &mut session)?;
         let before = self.lower.getattr(cx)?;
         let made = self.version_or_preserve(cx, &mut session, &before, Cause::Xattr, None, None)?;

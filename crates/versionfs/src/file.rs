@@ -1,12 +1,12 @@
 //! Open files: versions are made by their writes.
 
 use crate::core::{Core, blocking};
-use crate::head::{Head, Made};
+use crate::head::Head;
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
 use crate::session::Session;
-use crate::set::Set;
+use crate::set::{Made, Set};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,9 @@ use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
     forward,
 };
+
+/// Bytes that are compared at once.
+const CHUNK: usize = 128 * 1024;
 
 /// How an open file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,7 @@ impl VersionVnode {
         if self.inode.delayed().is_some() {
             self.end_delay(cx, &mut session)?;
         }
+        self.head().leave_version(cx)?;
         // Blocks are read before they are overwritten, hence reading, too.
         let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
@@ -381,12 +385,42 @@ impl VersionFile {
         self.checked(cx, &mut session, made, written)
     }
 
-    /// Runs a change of a range that is made by the layer below.
+    /// Whether a copy of `len` bytes, or zeros without a source, would change nothing.
+    fn has_already(&self, cx: &Cx<'_>, at: u64, len: u64, source: Option<(&dyn OpenFile, u64)>) -> Result<bool> {
+        let server = self.core.server(cx);
+        let size = self.vnode.getattr(&server)?.size;
+        let (mut new, mut old) = (vec![0; CHUNK], vec![0; CHUNK]);
+        let mut done = 0;
+        while done < len {
+            let new = versionset::clamp(&mut new, done, len);
+            let count = match source {
+                Some((file, from)) => read_full(&server, file, new, from.saturating_add(done))?,
+                None => new.len(),
+            };
+            if count == 0 {
+                return Ok(true);
+            }
+            let start = at.saturating_add(done);
+            if self.core.options.copy_on == CopyOn::Write || start.saturating_add(count as u64) > size {
+                return Ok(false);
+            }
+            let old = versionset::clamp(&mut old, 0, count as u64);
+            if read_full(&server, &*self.lower, old, start)? < count || new.get(..count) != Some(&*old) {
+                return Ok(false);
+            }
+            done += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Runs a change of a range that is made by the layer below. `is_same` returns whether it would
+    /// change nothing.
     fn change<T>(
         &self,
         cx: &Cx<'_>,
         cause: Cause,
         range: impl Fn(u64) -> Range<u64>,
+        is_same: impl FnOnce(&Cx<'_>, u64) -> Result<bool>,
         change: impl FnOnce(&Cx<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut session = self.inode.session(cx)?;
@@ -396,6 +430,9 @@ impl VersionFile {
         cx.require_blocking()?;
         self.head().end_delay(cx, &mut session, &*self.lower)?;
         let attr = self.vnode.getattr(&self.core.server(cx))?;
+        if is_same(cx, attr.size)? {
+            return change(cx);
+        }
         let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
         let changed = change(cx);
         self.checked(cx, &mut session, made, changed)
@@ -473,7 +510,13 @@ impl OpenFile for VersionFile {
             if mode == KEEP_SIZE || end <= size {
                 return self.lower.fallocate(cx, mode, offset, len);
             }
-            return self.change(cx, Cause::Fallocate, grows, |cx| self.lower.fallocate(cx, mode, offset, len));
+            return self.change(
+                cx,
+                Cause::Fallocate,
+                grows,
+                |_, _| Ok(false),
+                |cx| self.lower.fallocate(cx, mode, offset, len),
+            );
         }
         // Punching and zeroing change the range; collapsing and inserting everything behind it.
         const MOVES: u32 = 0x08 | 0x20;
@@ -481,18 +524,30 @@ impl OpenFile for VersionFile {
             let end = if mode & MOVES == 0 { offset.saturating_add(len).min(size) } else { size };
             offset.min(size)..end
         };
-        self.change(cx, Cause::Fallocate, range, |cx| self.lower.fallocate(cx, mode, offset, len))
+        let is_same = |cx: &Cx<'_>, size: u64| {
+            let end = offset.saturating_add(len);
+            let stays = mode & MOVES == 0 && (mode & KEEP_SIZE != 0 || end <= size);
+            Ok(stays && self.has_already(cx, offset, end.min(size).saturating_sub(offset), None)?)
+        };
+        self.change(cx, Cause::Fallocate, range, is_same, |cx| self.lower.fallocate(cx, mode, offset, len))
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let source = settled(cx, source)?;
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
-        self.change(cx, Cause::Write, range, |cx| self.lower.copy_from(cx, offset, source, source_offset, len))
+        let is_same = |cx: &Cx<'_>, _| self.has_already(cx, offset, len, Some((source, source_offset)));
+        let copy = |cx: &Cx<'_>| self.lower.copy_from(cx, offset, source, source_offset, len);
+        self.change(cx, Cause::Write, range, is_same, copy)
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let source = settled(cx, source)?;
-        self.change(cx, Cause::Write, |size| 0..size, |cx| self.lower.reflink_from(cx, source))
+        let is_same = |cx: &Cx<'_>, size: u64| {
+            let is_longer = read_full(&self.core.server(cx), source, &mut [0], size)? > 0;
+            let on_change = self.core.options.copy_on == CopyOn::Change;
+            Ok(on_change && !is_longer && is_same(&self.core.server(cx), &*self.lower, source, size)?)
+        };
+        self.change(cx, Cause::Write, |size| 0..size, is_same, |cx| self.lower.reflink_from(cx, source))
     }
 }
 

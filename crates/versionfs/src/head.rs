@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::inode::{Inode, Place};
 use crate::options::{NoSpace, Storage};
 use crate::session::{Active, Session};
-use crate::set::{Locked, Set, link_stem};
+use crate::set::{Locked, Made, Set, link_stem};
 use std::sync::Arc;
 use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
 use vnode::{
@@ -36,14 +36,6 @@ pub(crate) struct HeadSets {
     pub(crate) own: Arc<Set>,
     /// The set that keeps the versions: that of the inode if it has or had several names.
     pub(crate) keeps: Arc<Set>,
-}
-
-/// A version that was made before a change.
-#[derive(Clone, Debug)]
-pub(crate) struct Made {
-    pub(crate) set: Arc<Set>,
-    pub(crate) number: u64,
-    pub(crate) letter: Letter,
 }
 
 impl Head<'_> {
@@ -100,7 +92,7 @@ impl Head<'_> {
         if self.lower.kind() == Kind::Directory {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
-        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked();
+        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
     }
@@ -178,7 +170,7 @@ impl Head<'_> {
             let header = Header { version: version.clone(), xattrs: xattrs.clone() };
             let made = SparseWriter::begin(&server, file, attr.size, &header)
                 .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
-            undo_on_error(made, || locked.remove(&server, Letter::Sparse, version.number))
+            locked.publish(&server, (Letter::Sparse, version.number, false), made)
         })?;
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
@@ -200,13 +192,48 @@ impl Head<'_> {
         let mut locked = set.lock(self.core, &server)?;
         let xattrs = self.xattrs(&server)?;
         let (version, ()) = self.record(cx, &mut locked, attr, (cause, Letter::Full), |locked, version| {
-            let (entry, copy) = locked.create(&server, Letter::Full, version.number)?;
-            let made = copy_data(&server, &*copy, file, attr.size)
-                .and_then(|()| set_xattrs(&server, &*entry.vnode, &xattrs))
-                .and_then(|()| self.copy_attributes(&server, &entry, attr));
-            undo_on_error(made, || locked.remove(&server, Letter::Full, version.number))
+            self.copy_aside(&server, locked, file, (attr, &xattrs), (version.number, false))
         })?;
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
+    }
+
+    /// Makes the file of a version, a copy of `file`.
+    fn copy_aside(
+        &self,
+        server: &Cx<'_>,
+        locked: &mut Locked<'_>,
+        file: &dyn OpenFile,
+        (attr, xattrs): (&Attr, &[(Vec<u8>, Vec<u8>)]),
+        (number, replaces): (u64, bool),
+    ) -> Result<()> {
+        let (entry, copy) = locked.create(server, Letter::Full, number)?;
+        let made = copy_data(server, &*copy, file, attr.size)
+            .and_then(|()| set_xattrs(server, &*entry.vnode, xattrs))
+            .and_then(|()| self.copy_attributes(server, &entry, attr));
+        locked.publish(server, (Letter::Full, number, replaces), made)
+    }
+
+    /// Gives the version that this removed file became a file of its own, before the removed file
+    /// changes: a program that still has it open can do that.
+    pub(crate) fn leave_version(&self, cx: &Cx<'_>) -> Result<()> {
+        let mut burial = self.inode.burial();
+        let Some(made) = &*burial else { return Ok(()) };
+        cx.require_blocking()?;
+        let server = self.core.server(cx);
+        let mut locked = made.set.lock(self.core, &server)?;
+        let is_there = match locked.file(&server, made.letter, made.number)? {
+            Some(entry) => entry.vnode.id() == self.lower.id(),
+            // Discarded.
+            None => false,
+        };
+        if is_there {
+            let (attr, xattrs) = (self.lower.getattr(&server)?, self.xattrs(&server)?);
+            let file = self.lower.open(&server, OpenFlags::RDONLY)?;
+            self.copy_aside(&server, &mut locked, &*file, (&attr, &xattrs), (made.number, true))?;
+        }
+        drop(locked);
+        *burial = None;
+        Ok(())
     }
 
     /// Makes a version in the way that is cheapest now. A session that follows saves the blocks
@@ -316,14 +343,6 @@ pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
     // A head whose time of birth lies in the future: the clock was set back.
     let born = if index.newest().is_none() { born.min(now) } else { born };
     (born, now.max(just_after(born)))
-}
-
-/// Undoes a step if the ones after it failed.
-fn undo_on_error<T>(result: Result<T>, undo: impl FnOnce() -> Result<()>) -> Result<T> {
-    if result.is_err() {
-        let _ = undo();
-    }
-    result
 }
 
 /// Copies the bytes of a file: shares them where the file system can.

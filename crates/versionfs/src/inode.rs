@@ -1,6 +1,7 @@
 //! What the layer knows of an object in use: its place and its open files.
 
 use crate::session::Session;
+use crate::set::Made;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
@@ -23,6 +24,8 @@ pub(crate) struct Inode {
     buried: AtomicBool,
     /// Whether the directory has a store: 0 unknown, 1 no, 2 yes.
     store: AtomicU8,
+    /// The version that the inode has become, if it may change yet.
+    burial: Mutex<Option<Made>>,
     /// The size to which a truncation that is delayed has shortened the file; `u64::MAX`: none is.
     delayed: AtomicU64,
     /// The modification time that users see meanwhile.
@@ -37,6 +40,7 @@ impl Inode {
             place: Mutex::new(None),
             buried: AtomicBool::new(false),
             store: AtomicU8::new(0),
+            burial: Mutex::default(),
             delayed: AtomicU64::new(u64::MAX),
             delayed_time: Mutex::new(Time::default()),
             session: Mutex::new(Session::default()),
@@ -59,11 +63,18 @@ impl Inode {
         }
     }
 
+    /// Locks the version that the inode has become, if it has not been given a file of its own.
+    pub(crate) fn burial(&self) -> MutexGuard<'_, Option<Made>> {
+        self.burial.lock()
+    }
+
     pub(crate) fn is_buried(&self) -> bool {
         self.buried.load(Ordering::Acquire)
     }
 
-    pub(crate) fn bury(&self) {
+    /// The inode has become a version.
+    pub(crate) fn bury(&self, made: Option<Made>) {
+        *self.burial.lock() = made;
         self.buried.store(true, Ordering::Release);
         self.set_place(None);
     }

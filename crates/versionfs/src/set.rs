@@ -7,11 +7,11 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, parse, stem_of,
-    version_name,
+    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, new_version_name,
+    parse, stem_of, version_name,
 };
 use vnode::{
-    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode,
+    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
 };
 
 /// Versions of all sets together that stay in memory after use.
@@ -65,6 +65,14 @@ struct State {
 pub(crate) struct Locked<'a> {
     pub(crate) set: &'a Set,
     state: MutexGuard<'a, State>,
+}
+
+/// A version that was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) set: Arc<Set>,
+    pub(crate) number: u64,
+    pub(crate) letter: Letter,
 }
 
 /// The sets in use, and those used last.
@@ -379,10 +387,44 @@ impl Locked<'_> {
         store.lookup(cx, name_of(&version_name(&self.set.stem, letter, number))?)
     }
 
-    /// Creates the file of a version, which must not exist.
+    /// Creates the file of a version aside: a kill must leave no half of one.
     pub(crate) fn create(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let store = self.store(cx)?;
-        store.create(cx, name_of(&version_name(&self.set.stem, letter, number))?, 0o600, OpenFlags::RDWR)
+        let name = new_version_name(&self.set.stem, letter, number);
+        let name = name_of(&name)?;
+        match store.create(cx, name, 0o600, OpenFlags::RDWR) {
+            Err(Errno::EXIST) => {
+                store.unlink(cx, name)?;
+                store.create(cx, name, 0o600, OpenFlags::RDWR)
+            }
+            created => created,
+        }
+    }
+
+    /// Gives the file of a version its name, or removes it if it could not be completed. With
+    /// `replaces` it replaces one of the same content.
+    pub(crate) fn publish<T>(
+        &mut self,
+        cx: &Cx<'_>,
+        (letter, number, replaces): (Letter, u64, bool),
+        complete: Result<T>,
+    ) -> Result<T> {
+        let store = self.store(cx)?;
+        let (aside, name) =
+            (new_version_name(&self.set.stem, letter, number), version_name(&self.set.stem, letter, number));
+        let (aside, name) = (name_of(&aside)?, name_of(&name)?);
+        let published = complete.and_then(|made| {
+            if replaces {
+                store.rename(cx, aside, &store, name, RenameFlags::default())?;
+            } else {
+                move_new(cx, &store, aside, &store, name)?;
+            }
+            Ok(made)
+        });
+        if published.is_err() {
+            let _ = store.unlink(cx, aside);
+        }
+        published
     }
 
     /// Removes the file of a version, if it exists.
@@ -412,9 +454,16 @@ fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
 }
 
 impl Locked<'_> {
-    /// Whether the name is one of several names of its inode.
-    pub(crate) fn is_linked(&self) -> bool {
-        self.index().links.last().is_some_and(|period| period.until.is_none())
+    /// Whether the name belongs to the inode with this stem, which has or had several names.
+    pub(crate) fn is_linked(&self, stem: &[u8]) -> bool {
+        self.index().links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
+    }
+
+    /// Returns the records by which the name joins an inode with several names.
+    pub(crate) fn joining(&self, now: Time, stem: &[u8]) -> Vec<Record> {
+        let is_open = self.index().links.last().is_some_and(|period| period.until.is_none());
+        let left = is_open.then_some(Record::Unlinked(now));
+        left.into_iter().chain([Record::Linked(now, stem.into())]).collect()
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.
@@ -430,4 +479,24 @@ impl Locked<'_> {
         let store = self.store(cx)?;
         self.rebuild(cx, &store)
     }
+}
+
+/// Moves an entry to a name that must not exist.
+pub(crate) fn move_new(
+    cx: &Cx<'_>,
+    dir: &Arc<dyn Vnode>,
+    name: Name<'_>,
+    new_dir: &Arc<dyn Vnode>,
+    new_name: Name<'_>,
+) -> Result<()> {
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
+    match dir.rename(cx, name, new_dir, new_name, flags) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        moved => return moved,
+    }
+    // The file system does not know the flag. Nobody else makes version files.
+    if new_dir.lookup(cx, new_name)?.is_some() {
+        return Err(Errno::EXIST);
+    }
+    dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
 }

@@ -247,13 +247,15 @@ impl Model {
         put(&mut self.node_mut(ino).data, data, at);
     }
 
-    /// A change by fallocate or copying, after which the content is `data`. A version where nothing
-    /// changed is permitted.
-    pub fn changed(&mut self, slot: usize, cause: Cause, data: Vec<u8>) {
+    /// A change by fallocate or copying, after which the content is `data`. `touches`: it writes
+    /// bytes, if only equal ones.
+    pub fn changed(&mut self, slot: usize, cause: Cause, touches: bool, data: Vec<u8>) {
         let ino = self.opens[&slot].ino;
         let same = self.node(ino).data == data;
         self.end_delay(ino);
-        self.before_change(slot, cause, same);
+        if !same || (touches && self.options.copy_on == CopyOn::Write) {
+            self.before_change(slot, cause, false);
+        }
         self.node_mut(ino).data = data;
     }
 

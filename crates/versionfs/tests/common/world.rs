@@ -99,8 +99,25 @@ impl World {
         if let Err(errno) = &result {
             self.log.push(format!("   -> {errno:?}"));
         }
+        self.reconcile();
         self.model.sweep();
         result
+    }
+
+    /// Notes which delayed truncations have taken place: any operation, also one that fails, may end
+    /// the delay.
+    fn reconcile(&mut self) {
+        let clean: Arc<dyn Layer> = self.mem.without_faults();
+        for ino in self.model.nodes.keys().copied().collect::<Vec<_>>() {
+            let node = self.model.node(ino);
+            if node.old.is_none() || node.old.as_ref() == Some(&node.data) {
+                continue;
+            }
+            let Ok(lower) = clean.vnode(&Cx::internal(0, 0), ino) else { continue };
+            if store::read(&lower) == node.data {
+                self.model.end_delay(ino);
+            }
+        }
     }
 
     fn run_as(&mut self, cx: &Cx<'_>, op: &Op) -> Result<()> {
@@ -212,8 +229,10 @@ impl World {
             }
             Op::Fallocate(slot, mode, offset, len) => {
                 self.handles[slot].file.fallocate(cx, *mode, *offset, *len)?;
-                let data = allocated(&self.model.node(self.model.opens[slot].ino).data, *mode, *offset, *len);
-                self.model.changed(*slot, Cause::Fallocate, data);
+                let data = &self.model.node(self.model.opens[slot].ino).data;
+                let touches = mode & !1 != 0 && *offset < data.len() as u64;
+                let data = allocated(data, *mode, *offset, *len);
+                self.model.changed(*slot, Cause::Fallocate, touches, data);
             }
             Op::Copy(slot, offset, source, from, len) => {
                 let (to, source_file) = (Arc::clone(&self.handles[slot].file), Arc::clone(&self.handles[source].file));
@@ -235,14 +254,14 @@ impl World {
                     data.resize(data.len().max(at + bytes.len()), 0);
                     data[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
-                self.model.changed(*slot, Cause::Write, data);
+                self.model.changed(*slot, Cause::Write, !bytes.is_empty(), data);
             }
             Op::Reflink(slot, source) => {
                 let (to, source_file) = (Arc::clone(&self.handles[slot].file), Arc::clone(&self.handles[source].file));
                 to.reflink_from(cx, &*source_file)?;
                 let ino = self.model.opens[source].ino;
                 self.model.end_delay(ino);
-                self.model.changed(*slot, Cause::Write, self.model.node(ino).data.clone());
+                self.model.changed(*slot, Cause::Write, true, self.model.node(ino).data.clone());
             }
             _ => self.change_attributes(cx, op)?,
         }
