@@ -141,7 +141,7 @@ static bool add_set(struct listing *listing, const struct vs_name *name)
 		return true;
 	for (size_t i = 0; good && i < set->count; i++)
 		good = add_version(listing, name->name, set->versions[i].number);
-	vs_free(set);
+	free(set);
 	return good;
 }
 
