@@ -72,7 +72,7 @@ with Hello bash -c 'cat < "foo;1"'
 with Hello sed -n p 'foo;1'
 with 1 grep -c Hello 'foo;1'
 with Hello perl -e 'open F, "<", "foo;1"; print <F>'
-with Hello vim -es -u NONE -c 'w !cat' -c 'qa!' 'foo;1'
+with Hello vim -es -u NONE +%print -c 'qa!' 'foo;1'
 with '' test -e 'foo;1'
 with no bash -c 'test -w "foo;1" || echo no'
 
@@ -105,11 +105,17 @@ with '' chmod 640 foo
 with 640 stat -c %a 'foo;1'
 with 640 stat -c %a foo
 
-# An editor's save keeps the history, though vi renames and removes the file.
-vim -es -u NONE -c 'set backupcopy=no' -c 's/Hello/HELLO/' -c 'wq' foo </dev/null
-LD_PRELOAD=$library vim -es -u NONE -c 'set backupcopy=no' -c 's/HELLO/Howdy/' -c 'wq' foo </dev/null
-expect 'Howdy, world!' cat foo
-with Hello cat 'foo;1'
+# An editor's save keeps the history, though vi renames the file and removes the old one.
+mkdir ed
+bash -c 'echo one > ed/text'
+for n in two three; do
+	LD_PRELOAD=$library vim -es -u NONE -c 'set nocp wb bkc=no' -c "s/.*/$n/" -c wq ed/text </dev/null
+done
+expect three cat ed/text
+with one cat 'ed/text;1'
+with two cat 'ed/text;2'
+with '' rm -r ed
+expect foo ls
 
 # Removing a file removes its set.
 with '' rm foo
