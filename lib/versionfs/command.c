@@ -65,10 +65,10 @@ int vs_send(int dir, const char *command, char **reply, size_t *length, const ch
 }
 
 /* Ends a command whose reply has no content. */
-static int finish(int result, char *reply)
+static int finish(int result, char **reply)
 {
 	if (result == 0)
-		free(reply);
+		free(*reply);
 	return result;
 }
 
@@ -274,21 +274,21 @@ int vs_rename_at(int dir, const char *name, int new_dir, const char *new_name)
 		return fail(EXDEV);
 	return finish(vs_send(dir, "versionfs.rename", &reply, &length, "%n %u %n", name,
 	                      (uint64_t)new_stat.st_ino, new_name),
-	              reply);
+	              &reply);
 }
 
 int vs_chown_at(int dir, const char *name, uid_t uid, gid_t gid)
 {
 	char *reply = NULL;
 	size_t length;
-	return finish(vs_send(dir, "versionfs.chown", &reply, &length, "%n %i %i", name, uid, gid), reply);
+	return finish(vs_send(dir, "versionfs.chown", &reply, &length, "%n %i %i", name, uid, gid), &reply);
 }
 
 int vs_chmod_at(int dir, const char *name, mode_t mode)
 {
 	char *reply = NULL;
 	size_t length;
-	return finish(vs_send(dir, "versionfs.chmod", &reply, &length, "%n %o", name, mode & 07777), reply);
+	return finish(vs_send(dir, "versionfs.chmod", &reply, &length, "%n %o", name, mode & 07777), &reply);
 }
 
 int vs_remove_at(int dir, const char *name, bool directory)
@@ -296,5 +296,5 @@ int vs_remove_at(int dir, const char *name, bool directory)
 	char *reply = NULL;
 	size_t length;
 	const char *command = directory ? "versionfs.rmdir" : "versionfs.unlink";
-	return finish(vs_send(dir, command, &reply, &length, "%n", name), reply);
+	return finish(vs_send(dir, command, &reply, &length, "%n", name), &reply);
 }

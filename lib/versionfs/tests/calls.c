@@ -43,6 +43,9 @@ static void walks(void)
 {
 	struct dirent **list;
 	CHECK(scandir(".", &list, is_f, alphasort) == 2 && !strcmp(list[1]->d_name, "f;1"));
+	free(list[0]);
+	free(list[1]);
+	free(list);
 	glob_t found;
 	CHECK(glob("./C;*/b*", 0, NULL, &found) == 0 && found.gl_pathc == 1);
 	CHECK(!strcmp(found.gl_pathv[0], "./C;1/b;1"));
