@@ -95,11 +95,14 @@ pub(crate) struct Postmark {
     pub(crate) transactions: u32,
     /// In all locations together.
     pub(crate) subdirectories: u32,
+    /// Least and greatest size of a file in bytes; Postmark's own defaults if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sizes: Option<(u32, u32)>,
 }
 
 impl Postmark {
-    const FULL: Self = Self { files: 20_000, transactions: 200_000, subdirectories: 200 };
-    const QUICK: Self = Self { files: 50, transactions: 200, subdirectories: 200 };
+    const FULL: Self = Self { files: 20_000, transactions: 200_000, subdirectories: 200, sizes: None };
+    const QUICK: Self = Self { files: 50, transactions: 200, subdirectories: 200, sizes: None };
 
     /// Runs it in new directories, the *locations*. It spreads its files over them.
     pub(crate) fn run(self, program: &Path, locations: &[PathBuf], log: &Path) -> Result<()> {
@@ -109,6 +112,9 @@ impl Postmark {
         for dir in locations {
             fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
             let _ = writeln!(commands, "set location {plus}{}", dir.display());
+        }
+        if let Some((least, greatest)) = self.sizes {
+            let _ = writeln!(commands, "set size {least} {greatest}");
         }
         // Postmark creates that many in each location.
         let subdirectories = self.subdirectories / u32::try_from(locations.len())?.max(1);
