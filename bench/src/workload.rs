@@ -116,13 +116,12 @@ impl Postmark {
         if let Some((least, greatest)) = self.sizes {
             let _ = writeln!(commands, "set size {least} {greatest}");
         }
-        // Postmark creates that many in each location.
+        // Postmark creates that many in each location. It takes no zero, which is its default.
         let subdirectories = self.subdirectories / u32::try_from(locations.len())?.max(1);
-        let _ = write!(
-            commands,
-            "set number {}\nset transactions {}\nset subdirectories {subdirectories}\nrun\nquit\n",
-            self.files, self.transactions
-        );
+        if subdirectories > 0 {
+            let _ = writeln!(commands, "set subdirectories {subdirectories}");
+        }
+        let _ = write!(commands, "set number {}\nset transactions {}\nrun\nquit\n", self.files, self.transactions);
         let script = log.with_extension("commands");
         fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
         process::run(Command::new(program).arg(&script), log)?;

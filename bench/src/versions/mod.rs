@@ -97,9 +97,7 @@ impl<'a> Setting<'a> {
             let Ok(_) = setting.contender(entrant) else { continue };
             match setting.probe(entrant, None)? {
                 Ok(()) => setting.entrants.push(entrant),
-                Err(error) => {
-                    absent.push(Absent { name: entrant.label(), reason: format!("can't be mounted: {error:#}") });
-                }
+                Err(error) => absent.push(Absent { name: entrant.label(), reason: reason(&error) }),
             }
         }
         let versioned = setting.entrants.iter().copied().find(|entrant| entrant.keeps_versions());
@@ -107,7 +105,7 @@ impl<'a> Setting<'a> {
             let bounds = Program::ALL.map(|program| setting.probe(entrant, Some(program.bound())));
             for (program, result) in Program::ALL.iter().zip(bounds) {
                 if let Err(error) = result? {
-                    let reason = format!("all versions are kept: {error:#}");
+                    let reason = format!("all versions are kept: {}", reason(&error));
                     absent.push(Absent { name: program.bound(), reason });
                 }
             }
@@ -159,6 +157,12 @@ impl<'a> Setting<'a> {
         self.progress.clear();
         eprintln!("strata-bench: {what}: {error}");
     }
+}
+
+/// Returns the first line of what a mount program said.
+fn reason(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.split(';').next().unwrap_or(&text).to_owned()
 }
 
 /// Runs the selected experiments, and writes the report.

@@ -67,7 +67,7 @@ impl Peer {
     fn commands(self) -> [&'static str; 3] {
         match self {
             Self::Git => [
-                "git init -q --bare \"$REPO\"",
+                "env -u GIT_WORK_TREE git init -q --bare \"$REPO\"",
                 "git add -A . && git commit -q -m \"$N\"",
                 "git gc -q --aggressive --prune=now",
             ],

@@ -9,7 +9,7 @@ use super::figures::{self, Figure};
 use super::peers::Peer;
 use super::programs::{self, Program, Run};
 use super::recover::{self, What};
-use crate::report::{contender_list, number, table};
+use crate::report::{contender_list, table};
 use crate::results::{Values, ratio, spread};
 
 /// Stands for what was not measured.
@@ -62,6 +62,16 @@ pub(super) fn markdown(report: &VersionReport, figures: &[Figure]) -> String {
     let list = contender_list(&report.entrants, &report.absent);
     text += &list.replacen("### Contenders", "### Contenders of the versions", 1);
     text
+}
+
+/// Formats a number with three significant digits.
+fn number(value: f64) -> String {
+    match value {
+        v if v == 0.0 => "0".to_owned(),
+        v if v.abs() >= 100.0 => format!("{v:.0}"),
+        v if v.abs() >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
 }
 
 /// Formats a median.
@@ -218,7 +228,7 @@ fn recovery_table(report: &VersionReport) -> String {
             cell(&bytes),
             cell(&files.iter().filter_map(|(rep, files)| Some((*rep, files * mean.get(rep)? / 1e6))).collect()),
             cell(&mean),
-            beyond(entrant).map_or_else(|| NONE.to_owned(), number_signed),
+            beyond(entrant).map_or_else(|| NONE.to_owned(), number),
             verdict(entrant.keeps_versions().then_some(RECOVERY_GOAL), beyond(entrant)),
             cell(&time(What::RecoverAgain, entrant)),
             cell(&time(What::Newest, entrant)),
@@ -238,10 +248,6 @@ fn recovery_table(report: &VersionReport) -> String {
         "oldest, µs",
     ];
     if body.is_empty() { String::new() } else { table(&head.map(str::to_owned), &body) }
-}
-
-fn number_signed(value: f64) -> String {
-    if value < 0.0 { format!("-{}", number(-value)) } else { number(value) }
 }
 
 fn heads_table(report: &VersionReport) -> String {
