@@ -296,7 +296,8 @@ mod tests {
         let heights: Vec<f64> = ["elapsed", "user", "system"]
             .iter()
             .map(|class| {
-                let bars = svg.split(&format!("<rect class=\"{class}\"")).filter(|bar| bar.contains("width=\"12.0\""));
+                let start = format!("<rect class=\"{class}\"");
+                let bars = svg.split(&start).filter(|bar| bar.contains("width=\"12.0\""));
                 let bar = bars.last().unwrap();
                 bar.split("height=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
             })

@@ -67,7 +67,7 @@ pub(super) fn markdown(report: &VersionReport, figures: &[Figure]) -> String {
 /// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value {
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v.abs() >= 100.0 => format!("{v:.0}"),
         v if v.abs() >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
@@ -106,7 +106,9 @@ fn program_table(report: &VersionReport, program: Program) -> String {
     for entrant in report.measured().into_iter().filter(|entrant| !seconds(*entrant).is_empty()) {
         let Some(all) = spread(&seconds(entrant)) else { continue };
         let slower = ratio(&seconds(entrant), &seconds(Entrant::Null)).map(|all| all.median);
-        let larger = ratio(&total(entrant), &total(Entrant::Native)).map(|all| all.median);
+        // Postmark removes all files, so there is nothing to compare with.
+        let native = if program == Program::Postmark { Values::new() } else { total(Entrant::Native) };
+        let larger = ratio(&total(entrant), &native).map(|all| all.median);
         body.push(vec![
             entrant.label().to_owned(),
             format!("{} ({} to {})", number(all.median), number(all.min), number(all.max)),
@@ -120,7 +122,7 @@ fn program_table(report: &VersionReport, program: Program) -> String {
             cell(&of(entrant, |run| run.space.history as f64 / MEGABYTE)),
             cell(&of(entrant, |run| run.space.history_sizes as f64 / MEGABYTE)),
             cell(&of(entrant, |run| run.space.history_inodes as f64)),
-            quotient(&total(entrant), &total(Entrant::Native)),
+            quotient(&total(entrant), &native),
             verdict(program.space_goal(entrant), larger),
         ]);
     }
