@@ -1,0 +1,112 @@
+//! Attributes: a change of owner, mode or extended attributes makes a version without data.
+
+use crate::core::blocking;
+use crate::file::below;
+use crate::node::VersionVnode;
+use crate::session::Session;
+use versionset::{BLOCK, Cause};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr};
+
+impl VersionVnode {
+    /// Changes attributes, after making a version if that is a change.
+    pub(crate) fn change_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
+        let lower_file = file.map(below);
+        if self.lower.kind() == Kind::Directory || set.is_empty() {
+            let attr = self.lower.setattr(cx, set, lower_file)?;
+            return self.shown(&blocking(cx), attr);
+        }
+        let mut session = self.inode.session(cx)?;
+        if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
+            // The end of the delay sets the modification time.
+            cx.require_blocking()?;
+            self.end_delay(cx, &mut session)?;
+        }
+        let before = self.lower.getattr(cx)?;
+        let Some(cause) = self.cause_of(set, &before) else {
+            let attr = self.lower.setattr(cx, set, lower_file)?;
+            return self.shown(&blocking(cx), attr);
+        };
+        cx.require_blocking()?;
+        self.end_delay(cx, &mut session)?;
+        let before = self.lower.getattr(cx)?;
+        let size = set.size.filter(|size| *size != before.size);
+        let changes = size.map(|size| size.min(before.size) / BLOCK * BLOCK..before.size);
+        self.version_or_preserve(cx, &mut session, &before, cause, changes, file)?;
+        let attr = self.lower.setattr(cx, set, lower_file)?;
+        self.shown(cx, attr)
+    }
+
+    /// Returns what a change does that makes a version; `None` if it changes none of these.
+    fn cause_of(&self, set: &SetAttr, before: &Attr) -> Option<Cause> {
+        let size = self.inode.delayed().unwrap_or(before.size);
+        if set.size.is_some_and(|new| new != size) {
+            return Some(Cause::Truncate);
+        }
+        if set.uid.is_some_and(|uid| uid != before.uid) || set.gid.is_some_and(|gid| gid != before.gid) {
+            return Some(Cause::Chown);
+        }
+        if set.mode.is_some_and(|mode| mode & 0o7777 != before.perm()) {
+            return Some(Cause::Chmod);
+        }
+        let sets_times = set.mtime.is_some() || set.atime.is_some();
+        (self.core.options.comprehensive && sets_times).then_some(Cause::Times)
+    }
+
+    /// Makes a version before a change. If the change is part of a session that has made its
+    /// version, only saves the bytes.
+    fn version_or_preserve(
+        &self,
+        cx: &Cx<'_>,
+        session: &mut Session,
+        before: &Attr,
+        cause: Cause,
+        changes: Option<core::ops::Range<u64>>,
+        file: Option<&dyn OpenFile>,
+    ) -> Result<()> {
+        if self.lower.kind() != Kind::Regular {
+            return Ok(());
+        }
+        // A file that is being created has no past.
+        let is_new = session.direct > 0 && session.writers == 0;
+        let is_session = changes.is_some() && file.is_some_and(crate::file::has_made);
+        let head = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
+        let makes = !(is_new || is_session) || self.core.options.comprehensive;
+        if makes {
+            self.head().version_before(cx, session, &*head, (before, cause), changes)?;
+            if let (Some(file), true) = (file, cause == Cause::Truncate) {
+                crate::file::set_made(file);
+            }
+            return Ok(());
+        }
+        let range = changes.unwrap_or(0..0);
+        self.head().preserve(cx, session, &*head, before.nlink, range)
+    }
+
+    /// Runs a change of an extended attribute, after making a version.
+    pub(crate) fn change_xattr(
+        &self,
+        cx: &Cx<'_>,
+        name: &[u8],
+        new: Option<&[u8]>,
+        change: impl FnOnce(&Cx<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if self.lower.kind() != Kind::Regular || self.is_same_xattr(cx, name, new)? {
+            return change(cx);
+        }
+        let mut session = self.inode.session(cx)?;
+        cx.require_blocking()?;
+        self.end_delay(cx, &mut session)?;
+        let before = self.lower.getattr(cx)?;
+        self.version_or_preserve(cx, &mut session, &before, Cause::Xattr, None, None)?;
+        change(cx)
+    }
+
+    fn is_same_xattr(&self, cx: &Cx<'_>, name: &[u8], new: Option<&[u8]>) -> Result<bool> {
+        match vnode::read_value(|out| self.lower.getxattr(cx, name, out)) {
+            Ok(old) => Ok(new == Some(&*old)),
+            Err(Errno::NODATA) => Ok(new.is_none()),
+            Err(Errno::OPNOTSUPP) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+use crate::callers::Callers;
+use crate::inode::Inodes;
+use crate::options::Options;
+use crate::set::Sets;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use vnode::{Cx, Layer, Result, Time, Upcalls, Vnode};
+
+/// The state that all vnodes share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) lower: Arc<dyn Layer>,
+    pub(crate) options: Options,
+    pub(crate) inodes: Inodes,
+    pub(crate) sets: Sets,
+    pub(crate) callers: Callers,
+    /// Held by a rename, which concerns two names.
+    pub(crate) renames: Mutex<()>,
+    pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
+    uid: u32,
+    gid: u32,
+}
+
+impl Core {
+    pub(crate) fn new(lower: Arc<dyn Layer>, options: Options) -> Self {
+        Self {
+            lower,
+            options,
+            inodes: Inodes::default(),
+            sets: Sets::default(),
+            callers: Callers::default(),
+            renames: Mutex::new(()),
+            upcalls: OnceLock::new(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// Returns the caller's context as the server's user, for the layer's own files. It may block:
+    /// half of a change is no state to stop in.
+    pub(crate) fn server<'a>(&self, cx: &Cx<'a>) -> Cx<'a> {
+        blocking(&cx.as_server(self.uid, self.gid))
+    }
+
+    /// Returns the current time.
+    pub(crate) fn now(&self) -> Time {
+        (self.options.clock)()
+    }
+
+    /// Returns the lower root.
+    pub(crate) fn root(&self) -> Arc<dyn Vnode> {
+        self.lower.root()
+    }
+
+    /// Finds a lower object by its number.
+    pub(crate) fn by_number(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        self.lower.vnode(cx, number)
+    }
+}
+
+/// Returns a context that may block, for the steps after the first change.
+pub(crate) fn blocking<'a>(cx: &Cx<'a>) -> Cx<'a> {
+    let mut cx = *cx;
+    cx.may_block = true;
+    cx
+}

@@ -1,0 +1,329 @@
+//! The head of a version set, and how its versions are made.
+//!
+//! The record goes to the index first, then the version file is made, then the head changes. So
+//! after a kill at any moment, a record may have no file, but no version is lost.
+
+use crate::core::Core;
+use crate::inode::{Inode, Place};
+use crate::options::{NoSpace, Storage};
+use crate::session::{Active, Session};
+use crate::set::{Locked, Set, link_stem};
+use std::sync::Arc;
+use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
+use vnode::{
+    Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
+    read_value,
+};
+
+/// Largest file that a thread which must not block copies, in bytes.
+const QUICK_COPY: u64 = 128 * 1024;
+
+/// Bytes that are copied at once.
+const CHUNK: usize = 128 * 1024;
+
+/// An object whose version is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) lower: &'a Arc<dyn Vnode>,
+    pub(crate) inode: &'a Inode,
+}
+
+/// The sets of a head: the one of its name, and the one that keeps its versions.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadSets {
+    /// The set of the name.
+    pub(crate) own: Arc<Set>,
+    /// The set that keeps the versions: that of the inode if it has or had several names.
+    pub(crate) keeps: Arc<Set>,
+}
+
+impl Head<'_> {
+    /// Returns a name of the object. `None` if it has none.
+    pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
+        if let Some(place) = self.inode.place() {
+            return Ok(Some(place));
+        }
+        if self.inode.is_buried() {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.lower.names(cx, &mut |dir, name| {
+            found = Some(Place { dir: Arc::clone(dir), name: name.as_bytes().into() });
+            false
+        })?;
+        if let Some(place) = &found {
+            self.inode.found_at(&place.dir, &place.name);
+        }
+        Ok(found)
+    }
+
+    /// Returns the sets of the object. `None` if it has no name.
+    pub(crate) fn sets(&self, cx: &Cx<'_>, nlink: u32) -> Result<Option<HeadSets>> {
+        let Some(place) = self.place(cx)? else { return Ok(None) };
+        let own = self.core.set_of_name(&place.dir, &place.name);
+        if self.lower.kind() == Kind::Directory {
+            return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
+        }
+        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked();
+        let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
+        Ok(Some(HeadSets { own, keeps }))
+    }
+
+    /// Returns the set of the inode.
+    pub(crate) fn link_set(&self) -> Arc<Set> {
+        self.core.set_of_link(&link_stem(&**self.lower))
+    }
+
+    /// Describes the version that ends now.
+    fn describe(&self, cx: &Cx<'_>, index: &Index, attr: &Attr, cause: Cause, letter: Letter) -> Version {
+        let (born, died) = interval(index, attr, self.core.now());
+        Version {
+            number: index.next(),
+            letter,
+            kind: attr.kind(),
+            size: if attr.kind() == Kind::Directory { 0 } else { attr.size },
+            mode: attr.perm(),
+            uid: attr.uid,
+            gid: attr.gid,
+            mtime: attr.mtime,
+            born,
+            died,
+            cause,
+            who: self.core.callers.who(cx),
+            flags: Flags::default(),
+        }
+    }
+
+    /// Records a version and makes its file by `make`. If that fails, the set is as before.
+    pub(crate) fn record<T>(
+        &self,
+        cx: &Cx<'_>,
+        locked: &mut Locked<'_>,
+        attr: &Attr,
+        (cause, letter): (Cause, Letter),
+        make: impl Fn(&mut Locked<'_>, &Version) -> Result<T>,
+    ) -> Result<(Version, T)> {
+        let server = self.core.server(cx);
+        for attempt in 0..2 {
+            let version = self.describe(cx, locked.index(), attr, cause, letter);
+            locked.append(&server, &[Record::Made(version.clone())])?;
+            let errno = match make(locked, &version) {
+                Ok(made) => return Ok((version, made)),
+                Err(errno) => errno,
+            };
+            if errno == Errno::EXIST && attempt == 0 {
+                // A version that the index does not know, after a power failure.
+                locked.rebuild_now(&server)?;
+                continue;
+            }
+            if locked.append(&server, &[Record::Discarded(version.number)]).is_err() {
+                locked.reload();
+            }
+            return Err(errno);
+        }
+        Err(Errno::IO)
+    }
+
+    /// Begins a version that has no block yet. What it lacks is in the head, whose blocks must be
+    /// saved before they change.
+    pub(crate) fn begin(
+        &self,
+        cx: &Cx<'_>,
+        session: &mut Session,
+        set: &Arc<Set>,
+        attr: &Attr,
+        cause: Cause,
+    ) -> Result<()> {
+        let server = self.core.server(cx);
+        let mut locked = set.lock(self.core, &server)?;
+        let xattrs = self.xattrs(&server)?;
+        let (version, writer) = self.record(cx, &mut locked, attr, (cause, Letter::Sparse), |locked, version| {
+            let (entry, file) = locked.create(&server, Letter::Sparse, version.number)?;
+            let header = Header { version: version.clone(), xattrs: xattrs.clone() };
+            let made = SparseWriter::begin(&server, file, attr.size, &header)
+                .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
+            undo_on_error(made, || locked.remove(&server, Letter::Sparse, version.number))
+        })?;
+        session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
+        Ok(())
+    }
+
+    /// Makes a version that is an ordinary copy.
+    pub(crate) fn copy(
+        &self,
+        cx: &Cx<'_>,
+        set: &Arc<Set>,
+        file: &dyn OpenFile,
+        attr: &Attr,
+        cause: Cause,
+    ) -> Result<u64> {
+        if attr.size > QUICK_COPY && !cx.may_block {
+            return Err(MAY_BLOCK);
+        }
+        let server = self.core.server(cx);
+        let mut locked = set.lock(self.core, &server)?;
+        let xattrs = self.xattrs(&server)?;
+        let (version, ()) = self.record(cx, &mut locked, attr, (cause, Letter::Full), |locked, version| {
+            let (entry, copy) = locked.create(&server, Letter::Full, version.number)?;
+            let made = copy_data(&server, &*copy, file, attr.size)
+                .and_then(|()| set_xattrs(&server, &*entry.vnode, &xattrs))
+                .and_then(|()| self.copy_attributes(&server, &entry, attr));
+            undo_on_error(made, || locked.remove(&server, Letter::Full, version.number))
+        })?;
+        Ok(version.number)
+    }
+
+    /// Makes a version in the way that is cheapest now. A session that follows saves the blocks
+    /// that it overwrites.
+    pub(crate) fn make(
+        &self,
+        cx: &Cx<'_>,
+        session: &mut Session,
+        set: &Arc<Set>,
+        head: &dyn OpenFile,
+        (attr, cause): (&Attr, Cause),
+    ) -> Result<()> {
+        // The kernel writes to the host file directly: no delta could be kept right.
+        let unseen = session.direct > 0;
+        let is_small = self.core.options.storage == Storage::Full && attr.size <= QUICK_COPY;
+        let made = if unseen || is_small {
+            session.active = None;
+            self.copy(cx, set, head, attr, cause).map(|_| ())
+        } else {
+            self.begin(cx, session, set, attr, cause)
+        };
+        match made {
+            Err(errno) if self.may_skip(errno) => {
+                tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
+                self.activate(cx, session, set)
+            }
+            made => made,
+        }
+    }
+
+    /// Whether a change is made although its version could not be.
+    pub(crate) fn may_skip(&self, errno: Errno) -> bool {
+        self.core.options.no_space == NoSpace::Skip && matches!(errno, Errno::NOSPC | Errno::DQUOT)
+    }
+
+    /// Opens the newest version for saving blocks, if it depends on the head.
+    pub(crate) fn activate(&self, cx: &Cx<'_>, session: &mut Session, set: &Arc<Set>) -> Result<()> {
+        let server = self.core.server(cx);
+        let locked = set.lock(self.core, &server)?;
+        let Some((number, letter)) = locked.dependent() else {
+            session.active = None;
+            return Ok(());
+        };
+        if session.active.as_ref().is_some_and(|active| active.number == number && Arc::ptr_eq(&active.set, set)) {
+            return Ok(());
+        }
+        let Some(entry) = locked.file(&server, letter, number)? else { return Err(Errno::IO) };
+        let file = entry.vnode.open(&server, OpenFlags::RDWR)?;
+        let writer = versionset::Sparse::reopen(&server, file, entry.attr.size)?;
+        session.active = Some(Active { set: Arc::clone(set), number, writer });
+        Ok(())
+    }
+
+    /// Returns the extended attributes that a version keeps.
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let names = match read_value(|out| self.lower.listxattr(cx, out)) {
+            Ok(names) => names,
+            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno),
+        };
+        let mut all = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            match read_value(|out| self.lower.getxattr(cx, name, out)) {
+                Ok(value) => all.push((name.to_vec(), value)),
+                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Gives a version file to the owner of the head, whose quota it counts against.
+    fn own(&self, cx: &Cx<'_>, entry: &Entry, attr: &Attr) -> Result<()> {
+        if (entry.attr.uid, entry.attr.gid) == (attr.uid, attr.gid) {
+            return Ok(());
+        }
+        let set = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
+        match entry.vnode.setattr(cx, &set, None) {
+            // The server is not root.
+            Ok(_) | Err(Errno::PERM) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Gives a copy the attributes of the head.
+    fn copy_attributes(&self, cx: &Cx<'_>, entry: &Entry, attr: &Attr) -> Result<()> {
+        self.own(cx, entry, attr)?;
+        let set = SetAttr {
+            mode: Some(attr.perm()),
+            atime: Some(SetTime::At(attr.atime)),
+            mtime: Some(SetTime::At(attr.mtime)),
+            ..SetAttr::default()
+        };
+        entry.vnode.setattr(cx, &set, None).map(|_| ())
+    }
+}
+
+/// Returns when the head that ends `now` began, and when it ends: after all earlier versions, even
+/// if the clock was set back.
+pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
+    let named = index.birth.as_ref().map(|birth| birth.time);
+    let born = match index.newest() {
+        Some(before) if !before.cause.ends_head() => before.died,
+        Some(before) => named.or(attr.btime).unwrap_or(before.died).max(before.died),
+        None => named.or(attr.btime).unwrap_or(attr.mtime),
+    };
+    // A head whose time of birth lies in the future: the clock was set back.
+    let born = if index.newest().is_none() { born.min(now) } else { born };
+    (born, now.max(just_after(born)))
+}
+
+/// Undoes a step if the ones after it failed.
+fn undo_on_error<T>(result: Result<T>, undo: impl FnOnce() -> Result<()>) -> Result<T> {
+    if result.is_err() {
+        let _ = undo();
+    }
+    result
+}
+
+/// Copies the bytes of a file: shares them where the file system can.
+pub(crate) fn copy_data(cx: &Cx<'_>, to: &dyn OpenFile, from: &dyn OpenFile, size: u64) -> Result<()> {
+    if size == 0 || to.reflink_from(cx, from).is_ok() {
+        return Ok(());
+    }
+    let mut done = 0;
+    while done < size {
+        match to.copy_from(cx, done, from, done, size - done) {
+            Ok(0) | Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOSYS) => break,
+            Ok(copied) => done += copied,
+            Err(errno) => return Err(errno),
+        }
+    }
+    let mut buffer = vec![0; if done < size { CHUNK } else { 0 }];
+    while done < size {
+        let part = versionset::clamp(&mut buffer, done, size);
+        let read = versionset::read_full(cx, from, part, done)?;
+        if read == 0 {
+            return Err(Errno::IO);
+        }
+        versionset::write_full(cx, to, part.get(..read).unwrap_or_default(), done)?;
+        done += read as u64;
+    }
+    Ok(())
+}
+
+/// Sets extended attributes; those that the server may not set are left out.
+pub(crate) fn set_xattrs(cx: &Cx<'_>, vnode: &dyn Vnode, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+    for (name, value) in xattrs {
+        match vnode.setxattr(cx, name, value, XattrFlags::default()) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Hard links: the versions of a file with several names belong to its inode.
+
+use crate::node::{VersionVnode, is_reserved};
+use crate::set::link_stem;
+use std::sync::Arc;
+use versionset::{Birth, Cause, Record};
+use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
+
+impl VersionVnode {
+    /// Adds a name to a file.
+    pub(crate) fn add_name(&self, cx: &Cx<'_>, name: Name<'_>, target: &Self) -> Result<Entry> {
+        if is_reserved(name) {
+            return Err(Errno::INVAL);
+        }
+        if target.lower.kind() != Kind::Regular {
+            let entry = self.lower.link(cx, name, &target.lower)?;
+            return Ok(self.wrap_new(name, entry));
+        }
+        if target.inode.is_buried() {
+            return Err(Errno::NOENT);
+        }
+        cx.require_blocking()?;
+        let mut session = target.inode.session(cx)?;
+        target.end_delay(cx, &mut session)?;
+        let before = target.lower.getattr(cx)?;
+        let server = self.core.server(cx);
+        let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
+        if let Some(place) = &first {
+            let own = self.core.set_of_name(&place.dir, &place.name);
+            let locked = own.lock(&self.core, &server)?;
+            if !locked.is_linked() && target.head().close(cx, locked, &own, Cause::Link)? {
+                session.active = None;
+            }
+        }
+        let entry = self.lower.link(cx, name, &target.lower)?;
+        if before.nlink > 0 {
+            if let Some(place) = &first {
+                target.join(cx, &place.dir, &place.name, false);
+            }
+            target.join(cx, &self.lower, name.as_bytes(), true);
+        }
+        drop(session);
+        Ok(self.wrap_new(name, entry))
+    }
+
+    /// Records that a name belongs to an inode with several names, and numbers the inode's versions
+    /// after those of the name. The name exists, so this does not fail.
+    fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) {
+        let server = self.core.server(cx);
+        let joined = || {
+            let (own, link) = (self.core.set_of_name(dir, name), self.head().link_set());
+            let mut locked = own.lock(&self.core, &server)?;
+            let next = locked.index().next();
+            if is_new || !locked.is_linked() {
+                let (now, mut records) = (self.core.now(), Vec::new());
+                if is_new {
+                    let who = self.core.callers.who(cx);
+                    records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
+                }
+                records.push(Record::Linked(now, link_stem(&*self.lower).into()));
+                locked.append(&server, &records)?;
+            }
+            drop(locked);
+            let mut locked = link.lock(&self.core, &server)?;
+            if next > locked.index().next() { locked.append(&server, &[Record::Next(next)]) } else { Ok(()) }
+        };
+        if let Err(errno) = joined() {
+            tracing::warn!(%errno, "can't record the link {}", name.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Options of the layer.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+use vnode::Time;
+
+/// How versions are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// As ordinary files.
+    Full,
+    /// Compressed.
+    #[default]
+    Compress,
+    /// As the blocks that differ from the next newer version.
+    Sparse,
+}
+
+/// When an overwritten block is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyOn {
+    /// If the new bytes differ from the old ones.
+    #[default]
+    Change,
+    /// At every write.
+    Write,
+}
+
+/// What happens to a change if there is no room for the version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoSpace {
+    /// It fails with the errno of the layer below, such as `ENOSPC`.
+    #[default]
+    Fail,
+    /// It is made without a version, where no older version depends on the bytes.
+    Skip,
+}
+
+/// The settings of a mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How versions are stored.
+    pub storage: Storage,
+    /// When an overwritten block is kept.
+    pub copy_on: CopyOn,
+    /// What happens to a change without room for the version.
+    pub no_space: NoSpace,
+    /// Whether every modifying operation makes a version.
+    pub comprehensive: bool,
+    /// Returns the current time. Tests pass one of their own.
+    pub clock: fn() -> Time,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            storage: Storage::default(),
+            copy_on: CopyOn::default(),
+            no_space: NoSpace::default(),
+            comprehensive: false,
+            clock: system_time,
+        }
+    }
+}
+
+/// Returns the time of the host's clock.
+fn system_time() -> Time {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => Time { sec: since.as_secs().cast_signed(), nsec: since.subsec_nanos() },
+        Err(_) => Time::default(),
+    }
+}

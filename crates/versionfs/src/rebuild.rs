@@ -1,0 +1,86 @@
+//! Rebuilding the index of one set from its version files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use versionset::{Cause, Flags, Index, Letter, Record, Version, Who, just_after, version_name};
+use vnode::{Cx, Entry, Name, OpenFlags, Result, Time, Vnode};
+
+/// Returns the index of a set whose version files are `found`. What the old index knows of them is
+/// kept; the rest comes from their headers and attributes.
+pub(crate) fn rebuilt(
+    cx: &Cx<'_>,
+    store: &Arc<dyn Vnode>,
+    stem: &[u8],
+    old: &Index,
+    found: &[(u64, Letter)],
+) -> Result<Index> {
+    let mut letters: BTreeMap<u64, Letter> = BTreeMap::new();
+    for (number, letter) in found {
+        // Two files of one version: a conversion was interrupted. The one that needs no other
+        // version counts.
+        let known = letters.entry(*number).or_insert(*letter);
+        if known.depends_on_newer() && !letter.depends_on_newer() {
+            *known = *letter;
+        }
+    }
+    let mut index = Index::default();
+    index.apply(Record::Next(old.next()));
+    if let Some(name) = &old.name {
+        index.apply(Record::Name(name.clone()));
+    }
+    let mut before = None;
+    for (number, letter) in letters {
+        let version = match old.versions.get(&number) {
+            Some(version) => Version { letter, ..version.clone() },
+            None => {
+                let name = version_name(stem, letter, number);
+                let Some(entry) = store.lookup(cx, Name::new(&name)?)? else { continue };
+                let version = from_file(cx, &entry, number, letter);
+                in_order(version, before)
+            }
+        };
+        before = Some(version.died);
+        index.apply(Record::Made(version));
+    }
+    for (number, note) in &old.notes {
+        index.apply(Record::Note(*number, note.clone()));
+    }
+    index.earlier_births.clone_from(&old.earlier_births);
+    index.birth.clone_from(&old.birth);
+    index.links.clone_from(&old.links);
+    Ok(index)
+}
+
+/// Makes the interval of a version begin after the version before.
+fn in_order(version: Version, before: Option<Time>) -> Version {
+    let born = before.map_or(version.born, |before| before.max(version.born));
+    Version { born, died: version.died.max(just_after(born)), ..version }
+}
+
+/// Describes a version by its header, or by the attributes of its file.
+fn from_file(cx: &Cx<'_>, entry: &Entry, number: u64, letter: Letter) -> Version {
+    let header = (letter == Letter::Sparse)
+        .then(|| entry.vnode.open(cx, OpenFlags::RDONLY))
+        .and_then(Result::ok)
+        .and_then(|file| versionset::Sparse::header(cx, &*file, entry.attr.size).ok());
+    if let Some((header, _)) = header {
+        return Version { number, letter, ..header.version };
+    }
+    let attr = &entry.attr;
+    Version {
+        number,
+        letter,
+        kind: attr.kind(),
+        size: attr.size,
+        mode: attr.perm(),
+        uid: attr.uid,
+        gid: attr.gid,
+        mtime: attr.mtime,
+        born: attr.mtime,
+        // Moving a file to the store sets its change time.
+        died: attr.ctime,
+        cause: Cause::Manual,
+        who: Who::default(),
+        flags: Flags::default(),
+    }
+}

@@ -1,0 +1,222 @@
+//! Removing a name: the object becomes a version.
+
+use crate::core::blocking;
+use crate::head::Head;
+use crate::node::{VersionVnode, is_reserved};
+use crate::session::Session;
+use crate::set::{Locked, Set};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use versionset::{Cause, Letter, Record, STORE, version_name};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+
+/// How an object whose last name goes becomes a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The inode itself becomes the version.
+    Kept,
+    /// A program writes to it: a copy becomes the version.
+    Copied,
+    /// It has other names, so nothing is lost.
+    Named,
+}
+
+/// A removal that is about to happen.
+pub(crate) struct Removal<'a> {
+    pub(crate) fate: Fate,
+    pub(crate) attr: Attr,
+    /// Nobody opens the file until it is removed.
+    _session: MutexGuard<'a, Session>,
+}
+
+impl VersionVnode {
+    /// Removes the name of a file.
+    pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        if is_reserved(name) {
+            return Err(Errno::NOENT);
+        }
+        let entry = self.lower.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        if entry.vnode.kind() == Kind::Directory {
+            return Err(Errno::ISDIR);
+        }
+        let victim = self.victim(name, &entry);
+        let removal = victim.prepare_removal(cx)?;
+        let cx = &blocking(cx);
+        match removal.fate {
+            Fate::Named => {
+                victim.leave_inode(cx, &self.lower, name)?;
+                self.lower.unlink(cx, name)?;
+            }
+            Fate::Copied => self.lower.unlink(cx, name)?,
+            Fate::Kept => {
+                self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
+                    move_new(server, &self.lower, name, store, version)
+                })?;
+                victim.inode.bury();
+            }
+        }
+        victim.inode.set_place(None);
+        Ok(())
+    }
+
+    /// Returns the vnode of an entry that is about to go.
+    pub(crate) fn victim(&self, name: Name<'_>, entry: &Entry) -> Self {
+        let victim = Self::over(&self.core, Arc::clone(&entry.vnode));
+        victim.inode.found_at(&self.lower, name.as_bytes());
+        victim
+    }
+
+    /// Prepares the removal of a name of this file: what becomes of it, and its attributes. If a
+    /// copy becomes the version, makes it.
+    pub(crate) fn prepare_removal(&self, cx: &Cx<'_>) -> Result<Removal<'_>> {
+        let mut session = self.inode.session(cx)?;
+        if self.lower.kind() != Kind::Regular {
+            let attr = self.lower.getattr(cx)?;
+            let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };
+            return Ok(Removal { fate, attr, _session: session });
+        }
+        if self.inode.delayed().is_some() {
+            cx.require_blocking()?;
+            self.end_delay(cx, &mut session)?;
+        }
+        let attr = self.lower.getattr(cx)?;
+        if attr.nlink > 1 {
+            return Ok(Removal { fate: Fate::Named, attr, _session: session });
+        }
+        session.active = None;
+        if session.writers == 0 && session.direct == 0 {
+            return Ok(Removal { fate: Fate::Kept, attr, _session: session });
+        }
+        if let Some(sets) = self.head().sets(cx, attr.nlink)? {
+            let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
+            self.head().copy(cx, &sets.keeps, &*file, &attr, Cause::Unlink)?;
+        }
+        Ok(Removal { fate: Fate::Copied, attr, _session: session })
+    }
+
+    /// Makes a version of an object by moving or linking it to the store. `place` is called with
+    /// the store and the name of the version file.
+    pub(crate) fn keep(
+        &self,
+        cx: &Cx<'_>,
+        victim: &Self,
+        attr: &Attr,
+        cause: Cause,
+        place: impl Fn(&Cx<'_>, &Arc<dyn Vnode>, Name<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let server = self.core.server(cx);
+        let Some(sets) = victim.head().sets(&server, attr.nlink)? else { return Err(Errno::STALE) };
+        let letter = match attr.kind() {
+            Kind::Regular => Letter::Full,
+            Kind::Directory => Letter::Directory,
+            _ => Letter::Special,
+        };
+        let mut locked = sets.keeps.lock(&self.core, &server)?;
+        victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
+            let store = locked.store(&server)?;
+            place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
+        })?;
+        drop(locked);
+        if !Arc::ptr_eq(&sets.own, &sets.keeps) {
+            self.record_leaving(&server, &sets.own)?;
+        }
+        Ok(())
+    }
+
+    /// Records that a name no longer belongs to this inode, which has others.
+    pub(crate) fn leave_inode(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<()> {
+        if self.lower.kind() != Kind::Regular {
+            return Ok(());
+        }
+        let own = self.core.set_of_name(dir, name.as_bytes());
+        self.record_leaving(&self.core.server(cx), &own)
+    }
+
+    fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
+        let attr = self.lower.getattr(server)?;
+        let mut locked = own.lock(&self.core, server)?;
+        let now = self.core.now();
+        let mut records = Vec::new();
+        if !locked.is_linked() {
+            // It has had several names since before the layer saw it.
+            let (born, _) = crate::head::interval(locked.index(), &attr, now);
+            records.push(Record::Linked(born, crate::set::link_stem(&*self.lower).into()));
+        }
+        records.push(Record::Unlinked(now));
+        records.extend(self.numbers_of_link(server)?);
+        locked.append(server, &records)
+    }
+
+    /// Returns the record by which versions of the name's own set are numbered after those of the
+    /// inode's set.
+    fn numbers_of_link(&self, server: &Cx<'_>) -> Result<Option<Record>> {
+        let link = self.head().link_set();
+        let next = link.lock(&self.core, server)?.index().next();
+        Ok((next > 1).then_some(Record::Next(next)))
+    }
+
+    /// Removes a directory that users see as empty.
+    pub(crate) fn remove_dir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
+        if is_reserved(name) {
+            return Err(Errno::NOENT);
+        }
+        let entry = self.lower.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        if entry.vnode.kind() != Kind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let victim = self.victim(name, &entry);
+        victim.require_empty(cx)?;
+        let cx = &blocking(cx);
+        self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
+            move_new(server, &self.lower, name, store, version)
+        })?;
+        victim.inode.bury();
+        Ok(())
+    }
+
+    /// Fails with `ENOTEMPTY` if users see an entry in this directory.
+    pub(crate) fn require_empty(&self, cx: &Cx<'_>) -> Result<()> {
+        let mut is_empty = true;
+        self.lower.readdir(cx, 0, &mut |entry| {
+            is_empty = entry.name.as_bytes() == STORE;
+            is_empty
+        })?;
+        if is_empty { Ok(()) } else { Err(Errno::NOTEMPTY) }
+    }
+}
+
+impl Head<'_> {
+    /// Closes the versions of a name that its head leaves: if the newest lacks bytes that only the
+    /// head has, makes a copy of the head.
+    pub(crate) fn close(&self, cx: &Cx<'_>, locked: Locked<'_>, set: &Arc<Set>, cause: Cause) -> Result<bool> {
+        if locked.dependent().is_none() {
+            return Ok(false);
+        }
+        drop(locked);
+        cx.require_blocking()?;
+        let attr = self.lower.getattr(cx)?;
+        let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
+        self.copy(cx, set, &*file, &attr, cause)?;
+        Ok(true)
+    }
+}
+
+/// Moves an entry to a name that must not exist.
+pub(crate) fn move_new(
+    cx: &Cx<'_>,
+    dir: &Arc<dyn Vnode>,
+    name: Name<'_>,
+    new_dir: &Arc<dyn Vnode>,
+    new_name: Name<'_>,
+) -> Result<()> {
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
+    match dir.rename(cx, name, new_dir, new_name, flags) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        moved => return moved,
+    }
+    // The file system does not know the flag. Nobody else makes version files.
+    if new_dir.lookup(cx, new_name)?.is_some() {
+        return Err(Errno::EXIST);
+    }
+    dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
+}

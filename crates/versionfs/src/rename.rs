@@ -1,0 +1,250 @@
+//! Rename: the old name keeps a reference to where the file went, the replaced file becomes a
+//! version (Versionfs paper, section 3.1).
+
+use crate::core::blocking;
+use crate::node::{VersionVnode, is_reserved};
+use crate::remove::{Fate, move_new};
+use crate::set::link_stem;
+use std::sync::Arc;
+use versionset::{Birth, Cause, Letter, Place, Record, version_name};
+use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
+
+/// An entry that is renamed, and where to.
+struct Move<'a> {
+    from: (&'a VersionVnode, Name<'a>),
+    to: (&'a VersionVnode, Name<'a>),
+    object: VersionVnode,
+    attr: Attr,
+}
+
+impl VersionVnode {
+    /// Renames or exchanges entries.
+    pub(crate) fn move_to(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        new_dir: &Self,
+        new_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if is_reserved(name) || (flags.exchange && is_reserved(new_name)) {
+            return Err(Errno::NOENT);
+        }
+        if is_reserved(new_name) || (flags.exchange && (flags.no_replace || flags.whiteout)) {
+            return Err(Errno::INVAL);
+        }
+        let _renames =
+            if cx.may_block { self.core.renames.lock() } else { self.core.renames.try_lock().ok_or(MAY_BLOCK)? };
+        if new_dir.lower.kind() != Kind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let source = self.lower.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        if new_dir.inode.is_buried() {
+            return Err(Errno::NOENT);
+        }
+        let target = new_dir.lower.lookup(cx, new_name)?;
+        match &target {
+            None if flags.exchange => return Err(Errno::NOENT),
+            Some(_) if flags.no_replace => return Err(Errno::EXIST),
+            _ => {}
+        }
+        let is_same = target.as_ref().is_some_and(|target| target.vnode.id() == source.vnode.id());
+        if is_same {
+            // Two names of one file: nothing happens.
+            return self.lower.rename(cx, name, &new_dir.lower, new_name, flags);
+        }
+        cx.require_blocking()?;
+        let cx = &blocking(cx);
+        let forth =
+            Move { object: self.victim(name, &source), attr: source.attr, from: (self, name), to: (new_dir, new_name) };
+        match target {
+            Some(target) if flags.exchange => {
+                let back = Move {
+                    object: new_dir.victim(new_name, &target),
+                    attr: target.attr,
+                    from: (new_dir, new_name),
+                    to: (self, name),
+                };
+                forth.leave(cx)?;
+                back.leave(cx)?;
+                self.lower.rename(cx, name, &new_dir.lower, new_name, flags)?;
+                back.arrive(cx, Cause::Rename);
+                forth.arrive(cx, Cause::Rename);
+                Ok(())
+            }
+            Some(target) => forth.replace(cx, &target, flags),
+            None => {
+                forth.leave(cx)?;
+                forth.rename(cx, flags)?;
+                forth.arrive(cx, Cause::Rename);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Move<'_> {
+    fn rename(&self, cx: &Cx<'_>, flags: RenameFlags) -> Result<()> {
+        self.from.0.lower.rename(cx, self.from.1, &self.to.0.lower, self.to.1, flags)
+    }
+
+    /// Renames over an existing entry, which becomes a version.
+    fn replace(&self, cx: &Cx<'_>, target: &Entry, flags: RenameFlags) -> Result<()> {
+        let (new_dir, new_name) = self.to;
+        let victim = new_dir.victim(new_name, target);
+        match (self.object.lower.kind() == Kind::Directory, victim.lower.kind() == Kind::Directory) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            (true, true) => {
+                victim.require_empty(cx)?;
+                self.leave(cx)?;
+                self.replace_directory(cx, &victim, flags)?;
+            }
+            (false, false) => {
+                self.leave(cx)?;
+                self.replace_file(cx, &victim, flags)?;
+            }
+        }
+        self.arrive(cx, Cause::Replace);
+        Ok(())
+    }
+
+    fn replace_file(&self, cx: &Cx<'_>, victim: &VersionVnode, flags: RenameFlags) -> Result<()> {
+        let (new_dir, new_name) = self.to;
+        let removal = victim.prepare_removal(cx)?;
+        match removal.fate {
+            Fate::Named => {
+                victim.leave_inode(cx, &new_dir.lower, new_name)?;
+                self.rename(cx, flags)?;
+            }
+            Fate::Copied => self.rename(cx, flags)?,
+            Fate::Kept => {
+                // The name never lacks a file: the old one gets a second name in the store, then
+                // the new one replaces it.
+                new_dir.keep(cx, victim, &removal.attr, Cause::Replace, |server, store, version| {
+                    match store.link(server, version, &victim.lower) {
+                        Ok(_) => {}
+                        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::XDEV) => {
+                            return self.replace_without_links(cx, (server, store, version), flags);
+                        }
+                        Err(errno) => return Err(errno),
+                    }
+                    let renamed = self.rename(cx, flags);
+                    if renamed.is_err() {
+                        let _ = store.unlink(server, version);
+                    }
+                    renamed
+                })?;
+                victim.inode.bury();
+            }
+        }
+        victim.inode.set_place(None);
+        Ok(())
+    }
+
+    /// As [`Self::replace_file`], on a file system without hard links.
+    fn replace_without_links(
+        &self,
+        cx: &Cx<'_>,
+        (server, store, version): (&Cx<'_>, &Arc<dyn Vnode>, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (new_dir, new_name) = self.to;
+        move_new(server, &new_dir.lower, new_name, store, version)?;
+        let renamed = self.rename(cx, flags);
+        if renamed.is_err() {
+            let _ = move_new(server, store, version, &new_dir.lower, new_name);
+        }
+        renamed
+    }
+
+    fn replace_directory(&self, cx: &Cx<'_>, victim: &VersionVnode, flags: RenameFlags) -> Result<()> {
+        let new_dir = self.to.0;
+        let attr = victim.lower.getattr(cx)?;
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        new_dir.keep(cx, victim, &attr, Cause::Replace, |server, store, version| match self.rename(cx, exchange) {
+            Ok(()) => {
+                let moved = move_new(server, &self.from.0.lower, self.from.1, store, version);
+                if moved.is_err() {
+                    let _ = self.rename(cx, exchange);
+                }
+                moved
+            }
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.replace_without_links(cx, (server, store, version), flags)
+            }
+            Err(errno) => Err(errno),
+        })?;
+        victim.inode.bury();
+        Ok(())
+    }
+
+    /// Leaves the old name: its set gets a version that refers to the new place, or a copy if older
+    /// versions lack bytes that only the file has.
+    fn leave(&self, cx: &Cx<'_>) -> Result<()> {
+        let (dir, name) = self.from;
+        let object = &self.object;
+        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
+            return Ok(());
+        }
+        let mut session = object.inode.session(cx)?;
+        object.end_delay(cx, &mut session)?;
+        session.active = None;
+        let server = object.core.server(cx);
+        let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(()) };
+        if !Arc::ptr_eq(&sets.own, &sets.keeps) {
+            return object.leave_inode(cx, &dir.lower, name);
+        }
+        let locked = sets.own.lock(&object.core, &server)?;
+        if object.head().close(cx, locked, &sets.own, Cause::Rename)? {
+            return Ok(());
+        }
+        let mut locked = sets.own.lock(&object.core, &server)?;
+        let target = self.reference();
+        object.head().record(cx, &mut locked, &self.attr, (Cause::Rename, Letter::Renamed), |locked, version| {
+            let store = locked.store(&server)?;
+            let file = version_name(&locked.set.stem, Letter::Renamed, version.number);
+            store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
+        })?;
+        Ok(())
+    }
+
+    /// Returns the text of the reference to the new place: `DIR.GENERATION INODE.GENERATION NAME`,
+    /// numbers in hexadecimal.
+    fn reference(&self) -> Vec<u8> {
+        let (dir, name) = self.to;
+        let (dir, object) = (&dir.lower, &self.object.lower);
+        let mut text =
+            format!("{:x}.{:x} {:x}.{:x} ", dir.id(), dir.generation(), object.id(), object.generation()).into_bytes();
+        text.extend_from_slice(name.as_bytes());
+        text
+    }
+
+    /// Arrives at the new name: records where the file came from. The rename is done, so this does
+    /// not fail.
+    fn arrive(&self, cx: &Cx<'_>, cause: Cause) {
+        let (dir, name) = self.to;
+        let object = &self.object;
+        object.inode.set_place(None);
+        object.inode.found_at(&dir.lower, name.as_bytes());
+        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
+            return;
+        }
+        let server = object.core.server(cx);
+        let set = object.core.set_of_name(&dir.lower, name.as_bytes());
+        let birth = Birth {
+            time: object.core.now(),
+            cause,
+            who: object.core.callers.who(cx),
+            from: Some(Place { dir: self.from.0.lower.id(), name: self.from.1.as_bytes().into() }),
+        };
+        let mut records = vec![Record::Born(birth)];
+        if self.attr.nlink > 1 && object.lower.kind() == Kind::Regular {
+            records.push(Record::Linked(object.core.now(), link_stem(&*object.lower).into()));
+        }
+        let recorded = set.lock(&object.core, &server).and_then(|mut locked| locked.append(&server, &records));
+        if let Err(errno) = recorded {
+            tracing::warn!(%errno, "can't record where {name} came from");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The open files of an inode, and the version that receives the blocks they overwrite.
+//!
+//! Everything that changes the bytes of a head goes through [`Session::save`] first.
+
+use crate::set::Set;
+use core::ops::Range;
+use std::sync::Arc;
+use versionset::{SparseWriter, read_full};
+use vnode::{Cx, Errno, OpenFile, Result};
+
+/// Bytes that are saved at once.
+const CHUNK: usize = 128 * 1024;
+
+/// The state of the open files of an inode.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// Open files.
+    pub(crate) opens: u32,
+    /// Open files whose writes the layer sees.
+    pub(crate) writers: u32,
+    /// Open files that are written without the layer: the kernel does their I/O.
+    pub(crate) direct: u32,
+    /// Open files of which the kernel does the I/O, readers included. A new mapping uses the host
+    /// file, too.
+    pub(crate) bound: u32,
+    /// The newest version, if it depends on the head: it receives the blocks before they are
+    /// overwritten.
+    pub(crate) active: Option<Active>,
+}
+
+/// The newest version of a set, open for adding blocks.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) set: Arc<Set>,
+    pub(crate) number: u64,
+    pub(crate) writer: SparseWriter,
+}
+
+impl Active {
+    /// Saves the blocks that `range` touches and the version lacks. `head` is the lower file, open
+    /// for reading.
+    pub(crate) fn save(&mut self, cx: &Cx<'_>, head: &dyn OpenFile, range: Range<u64>) -> Result<()> {
+        let mut buffer = Vec::new();
+        while let Some(missing) = self.writer.missing(range.clone()) {
+            let len = usize::try_from(missing.end - missing.start).unwrap_or(CHUNK).min(CHUNK);
+            buffer.resize(len, 0);
+            if read_full(cx, head, &mut buffer, missing.start)? < len {
+                // The head is shorter than the version: it was changed out of band.
+                return Err(Errno::IO);
+            }
+            self.writer.add(cx, &buffer, missing.start)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,433 @@
+//! Version sets in memory, and the files of a set in its store.
+
+use crate::core::Core;
+use crate::inode::Inode;
+use core::fmt;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use versionset::{
+    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, parse, stem_of,
+    version_name,
+};
+use vnode::{
+    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode,
+};
+
+/// Versions of all sets together that stay in memory after use.
+const CACHED_VERSIONS: usize = 100_000;
+
+/// Sets that stay in memory after use.
+const CACHED_SETS: usize = 4096;
+
+/// Largest index that is read, in bytes: some 5 million versions.
+const MAX_INDEX: u64 = 1 << 29;
+
+/// Which set: that of a name in a directory, or that of an inode with several names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    dir: u64,
+    generation: u32,
+    stem: Arc<[u8]>,
+}
+
+/// A version set.
+pub(crate) struct Set {
+    /// The directory with the store.
+    home: Arc<dyn Vnode>,
+    home_inode: Arc<Inode>,
+    /// Whether the files are in the directory [`LINKS`] of the store.
+    is_link: bool,
+    pub(crate) stem: Arc<[u8]>,
+    /// The file's name, if it is not the stem.
+    name: Option<Box<[u8]>>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").field("stem", &self.stem.escape_ascii().to_string()).finish_non_exhaustive()
+    }
+}
+
+/// What is in the store: loaded at the first use.
+#[derive(Debug, Default)]
+struct State {
+    is_loaded: bool,
+    index: Index,
+    /// Length of the log in bytes; 0 if there is none.
+    log_len: u64,
+    store: Option<Arc<dyn Vnode>>,
+}
+
+/// A set that is locked and loaded.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    pub(crate) set: &'a Set,
+    state: MutexGuard<'a, State>,
+}
+
+/// The sets in use, and those used last.
+#[derive(Debug, Default)]
+pub(crate) struct Sets(Mutex<HashMap<Key, Arc<Set>>>);
+
+impl Core {
+    /// Returns the set of a name in a directory.
+    pub(crate) fn set_of_name(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> Arc<Set> {
+        let stem: Arc<[u8]> = stem_of(name).into();
+        let key = Key { dir: dir.id(), generation: dir.generation(), stem };
+        let long = (*key.stem != *name).then(|| name.into());
+        self.sets.get(key, |stem| self.new_set(Arc::clone(dir), false, stem, long))
+    }
+
+    /// Returns the set of an inode with several names.
+    pub(crate) fn set_of_link(&self, stem: &[u8]) -> Arc<Set> {
+        let key = Key { dir: 0, generation: 0, stem: stem.into() };
+        self.sets.get(key, |stem| self.new_set(self.root(), true, stem, None))
+    }
+
+    fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
+        let home_inode = self.inodes.get(home.id());
+        Set { home, home_inode, is_link, stem, name, state: Mutex::default() }
+    }
+}
+
+impl Sets {
+    fn get(&self, key: Key, make: impl FnOnce(Arc<[u8]>) -> Set) -> Arc<Set> {
+        let mut sets = self.0.lock();
+        if let Some(set) = sets.get(&key) {
+            return Arc::clone(set);
+        }
+        if sets.len() >= CACHED_SETS {
+            Self::evict(&mut sets);
+        }
+        let set = Arc::new(make(Arc::clone(&key.stem)));
+        sets.insert(key, Arc::clone(&set));
+        set
+    }
+
+    /// Drops sets that nobody uses: all large ones, and half of the others.
+    fn evict(sets: &mut HashMap<Key, Arc<Set>>) {
+        let mut versions = 0;
+        let mut keep = false;
+        sets.retain(|_, set| {
+            if Arc::strong_count(set) > 1 {
+                return true;
+            }
+            keep = !keep;
+            versions += set.state.try_lock().map_or(0, |state| state.index.versions.len());
+            keep && versions < CACHED_VERSIONS
+        });
+    }
+}
+
+/// Returns the stem of the set of an inode with several names.
+pub(crate) fn link_stem(vnode: &dyn Vnode) -> Vec<u8> {
+    format!("{:x}.{:x}", vnode.id(), vnode.generation()).into_bytes()
+}
+
+/// Returns a name for a file of the store.
+fn name_of(bytes: &[u8]) -> Result<Name<'_>> {
+    Name::new(bytes)
+}
+
+/// Returns the store of a directory, if it has one.
+pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
+    let found = dir.lookup(cx, Name::new(STORE)?)?;
+    Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
+}
+
+/// Returns a directory of the layer's own, which is created if it does not exist.
+fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+    let name = Name::new(name)?;
+    match dir.mkdir(cx, name, 0o700) {
+        Ok(entry) => Ok(entry.vnode),
+        Err(Errno::EXIST) => {
+            let found = dir.lookup(cx, name)?.ok_or(Errno::IO)?;
+            if found.vnode.kind() == Kind::Directory { Ok(found.vnode) } else { Err(Errno::IO) }
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+impl Set {
+    /// Locks the set and loads its index.
+    ///
+    /// # Errors
+    /// `MAY_BLOCK` if another thread has the lock and this one must not wait; errors of the layer
+    /// below.
+    pub(crate) fn lock<'a>(&'a self, core: &Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
+        let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
+        let mut locked = Locked { set: self, state };
+        if !locked.state.is_loaded {
+            locked.load(&core.server(cx))?;
+        }
+        Ok(locked)
+    }
+
+    fn find_store(&self, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        let Some(store) = find_store(cx, &self.home)? else { return Ok(None) };
+        if !self.is_link {
+            return Ok(Some(store));
+        }
+        let found = store.lookup(cx, Name::new(LINKS)?)?;
+        Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
+    }
+}
+
+impl Locked<'_> {
+    pub(crate) fn index(&self) -> &Index {
+        &self.state.index
+    }
+
+    /// Reads the index, or rebuilds it if it is damaged. Every use of the set begins here.
+    fn load(&mut self, cx: &Cx<'_>) -> Result<()> {
+        *self.state = State::default();
+        let Some(store) = self.set.find_store(cx)? else {
+            self.state.is_loaded = true;
+            return Ok(());
+        };
+        self.state.store = Some(Arc::clone(&store));
+        let name = index_name(&self.set.stem);
+        if let Some(entry) = store.lookup(cx, name_of(&name)?)? {
+            let bytes = read_index(cx, &entry)?;
+            let (index, condition) = Index::parse(&bytes);
+            self.state.index = index;
+            self.state.log_len = bytes.len() as u64;
+            if condition != Condition::Complete {
+                tracing::warn!("the index {} is damaged and is rebuilt", name.escape_ascii());
+                self.rebuild(cx, &store)?;
+            } else if !self.has_newest(cx, &store)? {
+                self.drop_newest(cx)?;
+            } else {
+                self.drop_unfinished(cx)?;
+            }
+        }
+        self.state.is_loaded = true;
+        Ok(())
+    }
+
+    /// Whether the file of the newest version exists. Its record is written first, so a kill can
+    /// leave a record without a file, but no other one.
+    fn has_newest(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<bool> {
+        let Some(newest) = self.state.index.newest() else { return Ok(true) };
+        let name = version_name(&self.set.stem, newest.letter, newest.number);
+        Ok(newest.letter == Letter::Blocks || store.lookup(cx, name_of(&name)?)?.is_some())
+    }
+
+    /// Drops a newest version that a rename made before a kill interrupted it: the file has its name
+    /// still.
+    fn drop_unfinished(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let Some(newest) = self.state.index.newest() else { return Ok(()) };
+        let (number, letter) = (newest.number, newest.letter);
+        let is_rename = letter == Letter::Renamed || newest.cause == Cause::Replace;
+        // A head with a recorded birth came later: the rename was completed.
+        let is_over = self.state.index.birth.is_some();
+        if self.set.is_link || is_over || !is_rename || letter == Letter::Directory {
+            return Ok(());
+        }
+        let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
+        let (Some(head), Some(file)) = (self.set.home.lookup(cx, name)?, self.file(cx, letter, number)?) else {
+            return Ok(());
+        };
+        let is_head = match letter {
+            Letter::Renamed => refers_to(&file.vnode.readlink(cx)?, &*head.vnode),
+            _ => file.vnode.id() == head.vnode.id(),
+        };
+        if is_head {
+            self.append(cx, &[Record::Discarded(number)])?;
+            self.remove(cx, letter, number)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the record of a version whose file was never made, unless it is stored in another way
+    /// than recorded.
+    fn drop_newest(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let Some(number) = self.state.index.newest().map(|newest| newest.number) else { return Ok(()) };
+        for letter in Letter::ALL {
+            if self.file(cx, letter, number)?.is_some() {
+                return self.append(cx, &[Record::Converted { number, letter }]);
+            }
+        }
+        self.append(cx, &[Record::Discarded(number)])
+    }
+
+    /// Reconciles the index with the files of the store.
+    fn rebuild(&mut self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
+        let mut found = Vec::new();
+        store.readdir(cx, 0, &mut |entry| {
+            if let StoreName::Version { stem, letter, number } = parse(entry.name.as_bytes())
+                && *stem == *self.set.stem
+            {
+                found.push((number, letter));
+            }
+            true
+        })?;
+        let rebuilt = crate::rebuild::rebuilt(cx, store, &self.set.stem, &self.state.index, &found)?;
+        self.state.index = rebuilt;
+        self.rewrite(cx)
+    }
+
+    /// Writes the index anew.
+    pub(crate) fn rewrite(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let store = self.store(cx)?;
+        let bytes = self.state.index.to_bytes();
+        let (temporary, name) = (new_index_name(&self.set.stem), index_name(&self.set.stem));
+        let (temporary, name) = (name_of(&temporary)?, name_of(&name)?);
+        match store.unlink(cx, temporary) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let (_, file) = store.create(cx, temporary, 0o600, OpenFlags::RDWR)?;
+        let written = versionset::write_full(cx, &*file, &bytes, 0);
+        drop(file);
+        let renamed = written.and_then(|()| store.rename(cx, temporary, &store, name, RenameFlags::default()));
+        if let Err(errno) = renamed {
+            let _ = store.unlink(cx, temporary);
+            return Err(errno);
+        }
+        self.state.log_len = bytes.len() as u64;
+        self.state.index.rewritten();
+        Ok(())
+    }
+
+    /// Returns the store; creates it if necessary.
+    pub(crate) fn store(&mut self, cx: &Cx<'_>) -> Result<Arc<dyn Vnode>> {
+        if let Some(store) = &self.state.store {
+            return Ok(Arc::clone(store));
+        }
+        let home = &self.set.home;
+        let store = match find_store(cx, home)? {
+            Some(store) => store,
+            None => {
+                // The new entry is the layer's: the directory's times stay those of users' changes.
+                let before = home.getattr(cx)?;
+                let store = make_dir(cx, home, STORE)?;
+                let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
+                home.setattr(cx, &set, None)?;
+                self.set.home_inode.set_has_store(true);
+                store
+            }
+        };
+        let store = if self.set.is_link { make_dir(cx, &store, LINKS)? } else { store };
+        self.state.store = Some(Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// Appends records to the index, and applies them.
+    ///
+    /// # Errors
+    /// Those of the layer below. Then the set is as before, but may be read again.
+    pub(crate) fn append(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+        let store = self.store(cx)?;
+        let mut log = Vec::new();
+        if self.state.log_len == 0 {
+            log.extend_from_slice(versionset::MAGIC);
+            if let Some(name) = &self.set.name {
+                Record::Name(name.clone()).encode(&mut log);
+            }
+        }
+        for record in records {
+            record.encode(&mut log);
+        }
+        if let Err(errno) = self.append_bytes(cx, &store, &log) {
+            // Part of it may be on disk.
+            self.state.is_loaded = false;
+            return Err(errno);
+        }
+        if self.state.log_len == 0 {
+            self.state.index.name = self.set.name.clone();
+        }
+        self.state.log_len += log.len() as u64;
+        for record in records {
+            self.state.index.apply(record.clone());
+        }
+        if self.state.index.wants_rewrite()
+            && let Err(errno) = self.rewrite(cx)
+        {
+            tracing::warn!(%errno, "can't write the index {} anew", self.set.stem.escape_ascii());
+            self.state.is_loaded = false;
+        }
+        Ok(())
+    }
+
+    fn append_bytes(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>, log: &[u8]) -> Result<()> {
+        let name = index_name(&self.set.stem);
+        let name = name_of(&name)?;
+        let file = if self.state.log_len == 0 {
+            match store.create(cx, name, 0o600, OpenFlags::WRONLY) {
+                Ok((_, file)) => file,
+                // Left empty by a failed append.
+                Err(Errno::EXIST) => store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?,
+                Err(errno) => return Err(errno),
+            }
+        } else {
+            store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
+        };
+        versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Forgets what is in memory: the next use reads the index again.
+    pub(crate) fn reload(&mut self) {
+        self.state.is_loaded = false;
+    }
+
+    /// Looks up the file of a version.
+    pub(crate) fn file(&self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<Option<Entry>> {
+        let Some(store) = &self.state.store else { return Ok(None) };
+        store.lookup(cx, name_of(&version_name(&self.set.stem, letter, number))?)
+    }
+
+    /// Creates the file of a version, which must not exist.
+    pub(crate) fn create(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Entry, Arc<dyn OpenFile>)> {
+        let store = self.store(cx)?;
+        store.create(cx, name_of(&version_name(&self.set.stem, letter, number))?, 0o600, OpenFlags::RDWR)
+    }
+
+    /// Removes the file of a version, if it exists.
+    pub(crate) fn remove(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
+        let store = self.store(cx)?;
+        match store.unlink(cx, name_of(&version_name(&self.set.stem, letter, number))?) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    }
+}
+
+/// Whether the text of a reference to a renamed file names this object: see `rename`.
+fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
+    text.split(|byte| *byte == b' ').nth(1) == Some(&link_stem(vnode))
+}
+
+fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
+    if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
+        return Err(Errno::IO);
+    }
+    let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
+    let mut bytes = vec![0; usize::try_from(entry.attr.size).map_err(|_| Errno::IO)?];
+    let len = versionset::read_full(cx, &*file, &mut bytes, 0)?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+impl Locked<'_> {
+    /// Whether the name is one of several names of its inode.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.index().links.last().is_some_and(|period| period.until.is_none())
+    }
+
+    /// Returns the newest version if it lacks bytes that are in the head.
+    pub(crate) fn dependent(&self) -> Option<(u64, Letter)> {
+        let newest = self.index().newest()?;
+        // Once the name left the head, its versions depend on it no more.
+        let depends = newest.letter.depends_on_newer() && !newest.cause.ends_head();
+        depends.then_some((newest.number, newest.letter))
+    }
+
+    /// Reconciles the index with the store, after it proved wrong.
+    pub(crate) fn rebuild_now(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let store = self.store(cx)?;
+        self.rebuild(cx, &store)
+    }
+}

@@ -1,0 +1,471 @@
+//! The index of a version set, `foo;i`: a log of records (docs/formats/version-set.md).
+//!
+//! A record is appended before the change that it describes. The log is a cache: it can be rebuilt
+//! from the names and headers of the version files, except for notes and flags.
+
+use crate::names::Letter;
+use crate::version::{Cause, Flags, Version, Who};
+use crate::wire::{Reader, Writer};
+use std::collections::BTreeMap;
+use vnode::Time;
+
+/// The first bytes of an index.
+pub const MAGIC: &[u8; 8] = b"VERSIDX1";
+
+/// Largest record in bytes, without its length and checksum.
+const MAX_RECORD: usize = 4096;
+
+/// Longest note in bytes.
+pub const MAX_NOTE: usize = 2048;
+
+/// Where a file was renamed from or to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the directory.
+    pub dir: u64,
+    /// The name in it.
+    pub name: Box<[u8]>,
+}
+
+/// How the current head got its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Birth {
+    /// When.
+    pub time: Time,
+    /// By which operation.
+    pub cause: Cause,
+    /// By whom.
+    pub who: Who,
+    /// Its previous name, if it was renamed.
+    pub from: Option<Place>,
+}
+
+/// A record of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The name of the file, if its stem is not the name.
+    Name(Box<[u8]>),
+    /// Versions have been numbered below this number, even if no version with the last one exists.
+    Next(u64),
+    /// A version was made.
+    Made(Version),
+    /// A version is stored in another way.
+    Converted {
+        /// Its number.
+        number: u64,
+        /// How it is stored now.
+        letter: Letter,
+    },
+    /// A version was discarded.
+    Discarded(u64),
+    /// The flags of a version were set.
+    Flags(u64, Flags),
+    /// The note of a version was set; empty: removed.
+    Note(u64, Box<[u8]>),
+    /// A new head got this name.
+    Born(Birth),
+    /// A version is older or younger than recorded: it became the head at this time.
+    BornAt(u64, Time),
+    /// The owner of every version was set; `u32::MAX` keeps it.
+    Owner(u32, u32),
+    /// The permission bits of every version were set.
+    Mode(u32),
+    /// From this time on, until the name is born again, it is one of several names of an inode,
+    /// whose versions are in the set with this stem in the root's store.
+    Linked(Time, Box<[u8]>),
+    /// The name left the inode at this time.
+    Unlinked(Time),
+}
+
+impl Record {
+    fn encode_payload(&self, out: &mut Writer) {
+        match self {
+            Self::Name(name) => {
+                out.u8(1);
+                out.bytes(name);
+            }
+            Self::Next(number) => {
+                out.u8(2);
+                out.u64(*number);
+            }
+            Self::Made(version) => {
+                out.u8(3);
+                version.encode(out);
+            }
+            Self::Converted { number, letter } => {
+                out.u8(4);
+                out.u64(*number);
+                out.u8(*letter as u8);
+            }
+            Self::Discarded(number) => {
+                out.u8(5);
+                out.u64(*number);
+            }
+            Self::Flags(number, flags) => {
+                out.u8(6);
+                out.u64(*number);
+                out.u8(flags.to_byte());
+            }
+            Self::Note(number, text) => {
+                out.u8(7);
+                out.u64(*number);
+                out.bytes(text.get(..MAX_NOTE).unwrap_or(text));
+            }
+            Self::Born(birth) => {
+                out.u8(8);
+                birth.encode(out);
+            }
+            Self::BornAt(number, time) => {
+                out.u8(9);
+                out.u64(*number);
+                out.time(*time);
+            }
+            Self::Owner(uid, gid) => {
+                out.u8(10);
+                out.u32(*uid);
+                out.u32(*gid);
+            }
+            Self::Mode(mode) => {
+                out.u8(11);
+                out.u32(*mode);
+            }
+            Self::Linked(time, stem) => {
+                out.u8(12);
+                out.time(*time);
+                out.bytes(stem);
+            }
+            Self::Unlinked(time) => {
+                out.u8(13);
+                out.time(*time);
+            }
+        }
+    }
+
+    fn decode_payload(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let record = match from.u8()? {
+            1 => Self::Name(from.bytes()?.into()),
+            2 => Self::Next(from.u64()?),
+            3 => Self::Made(Version::decode(&mut from)?),
+            4 => Self::Converted { number: from.u64()?, letter: Letter::from_byte(from.u8()?)? },
+            5 => Self::Discarded(from.u64()?),
+            6 => Self::Flags(from.u64()?, Flags::from_byte(from.u8()?)),
+            7 => Self::Note(from.u64()?, from.bytes()?.into()),
+            8 => Self::Born(Birth::decode(&mut from)?),
+            9 => Self::BornAt(from.u64()?, from.time()?),
+            10 => Self::Owner(from.u32()?, from.u32()?),
+            11 => Self::Mode(from.u32().filter(|mode| *mode <= 0o7777)?),
+            12 => Self::Linked(from.time()?, from.bytes()?.into()),
+            13 => Self::Unlinked(from.time()?),
+            _ => return None,
+        };
+        from.0.is_empty().then_some(record)
+    }
+
+    /// Appends the record to a log.
+    pub fn encode(&self, log: &mut Vec<u8>) {
+        let mut payload = Writer::default();
+        self.encode_payload(&mut payload);
+        let mut framed = Writer(core::mem::take(log));
+        framed.bytes(&payload.0);
+        framed.u32(crc32c::crc32c(&payload.0));
+        *log = framed.0;
+    }
+}
+
+impl Birth {
+    fn encode(&self, out: &mut Writer) {
+        out.time(self.time);
+        out.u8(self.cause as u8);
+        out.u32(self.who.uid);
+        out.u32(self.who.pid);
+        out.u32(self.who.sid);
+        out.bytes(&self.who.comm);
+        out.u64(self.from.as_ref().map_or(0, |from| from.dir));
+        out.bytes(self.from.as_ref().map_or(&[], |from| &from.name));
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let (time, cause) = (from.time()?, Cause::from_byte(from.u8()?)?);
+        let who = Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() };
+        let (dir, name) = (from.u64()?, from.bytes()?);
+        let from = (!name.is_empty()).then(|| Place { dir, name: name.into() });
+        Some(Self { time, cause, who, from })
+    }
+}
+
+/// A period during which a name was one of several names of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkPeriod {
+    /// Its begin.
+    pub from: Time,
+    /// Its end; `None` if the name still belongs to the inode.
+    pub until: Option<Time>,
+    /// The stem of the inode's set.
+    pub stem: Box<[u8]>,
+}
+
+/// A version set in memory: what the records of its index amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// The file's name, if it is not the stem.
+    pub name: Option<Box<[u8]>>,
+    /// The versions by number.
+    pub versions: BTreeMap<u64, Version>,
+    /// Notes by number.
+    pub notes: BTreeMap<u64, Box<[u8]>>,
+    /// How the current head got its name, if it is known.
+    pub birth: Option<Birth>,
+    /// Births of the heads of earlier versions, by the number of the first version after each.
+    pub earlier_births: BTreeMap<u64, Birth>,
+    /// The periods during which the name was one of several.
+    pub links: Vec<LinkPeriod>,
+    next: u64,
+    /// Records in the log, for the decision when to rewrite it.
+    records: u64,
+}
+
+/// What [`Index::parse`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Every byte is part of a valid record.
+    Complete,
+    /// The log ends before its last byte, at this offset: an interrupted append, or damage.
+    EndsAt(usize),
+    /// It does not begin as an index does.
+    NotAnIndex,
+}
+
+impl Index {
+    /// Parses the bytes of an index. The records before any damage count.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> (Self, Condition) {
+        let mut index = Self::default();
+        let Some(log) = bytes.strip_prefix(MAGIC) else { return (index, Condition::NotAnIndex) };
+        let mut rest = log;
+        while !rest.is_empty() {
+            let Some((record, after)) = next_record(rest) else {
+                return (index, Condition::EndsAt(bytes.len() - rest.len()));
+            };
+            index.apply(record);
+            rest = after;
+        }
+        (index, Condition::Complete)
+    }
+
+    /// Returns the bytes of a new log with this content.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut log = MAGIC.to_vec();
+        for record in self.to_records() {
+            record.encode(&mut log);
+        }
+        log
+    }
+
+    fn to_records(&self) -> Vec<Record> {
+        let mut records: Vec<_> = self.name.iter().cloned().map(Record::Name).collect();
+        let mut births = self.earlier_births.iter().peekable();
+        for (number, version) in &self.versions {
+            while let Some((_, birth)) = births.next_if(|(first, _)| *first <= number) {
+                records.push(Record::Born(birth.clone()));
+            }
+            records.push(Record::Made(version.clone()));
+        }
+        records.extend(self.notes.iter().map(|(number, note)| Record::Note(*number, note.clone())));
+        records.extend(births.map(|(_, birth)| Record::Born(birth.clone())));
+        records.push(Record::Next(self.next()));
+        records.extend(self.birth.clone().map(Record::Born));
+        for period in &self.links {
+            records.push(Record::Linked(period.from, period.stem.clone()));
+            records.extend(period.until.map(Record::Unlinked));
+        }
+        records
+    }
+
+    /// Applies a record. One about a version that does not exist has no effect.
+    pub fn apply(&mut self, record: Record) {
+        self.records += 1;
+        match record {
+            Record::Name(name) => self.name = Some(name),
+            Record::Next(number) => self.next = self.next.max(number),
+            Record::Made(version) => {
+                if let Some(birth) = self.birth.take() {
+                    if version.cause.ends_head() {
+                        self.earlier_births.insert(version.number, birth);
+                    } else {
+                        self.birth = Some(birth);
+                    }
+                }
+                self.next = self.next.max(version.number.saturating_add(1));
+                self.versions.insert(version.number, version);
+            }
+            Record::Converted { number, letter } => self.change(number, |version| version.letter = letter),
+            Record::Discarded(number) => {
+                self.versions.remove(&number);
+                self.notes.remove(&number);
+            }
+            Record::Flags(number, flags) => self.change(number, |version| version.flags = flags),
+            Record::Note(number, text) if text.is_empty() => drop(self.notes.remove(&number)),
+            Record::Note(number, text) => {
+                if self.versions.contains_key(&number) {
+                    self.notes.insert(number, text);
+                }
+            }
+            Record::Born(birth) => self.birth = Some(birth),
+            Record::BornAt(number, time) => self.change(number, |version| version.born = time),
+            Record::Owner(uid, gid) => {
+                for version in self.versions.values_mut() {
+                    version.uid = if uid == u32::MAX { version.uid } else { uid };
+                    version.gid = if gid == u32::MAX { version.gid } else { gid };
+                }
+            }
+            Record::Mode(mode) => self.versions.values_mut().for_each(|version| version.mode = mode),
+            Record::Linked(from, stem) => self.links.push(LinkPeriod { from, until: None, stem }),
+            Record::Unlinked(time) => {
+                if let Some(period) = self.links.last_mut() {
+                    period.until.get_or_insert(time);
+                }
+            }
+        }
+    }
+
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut Version)) {
+        if let Some(version) = self.versions.get_mut(&number) {
+            change(version);
+        }
+    }
+
+    /// Returns the number for the next version.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next.max(1)
+    }
+
+    /// Returns the newest version.
+    #[must_use]
+    pub fn newest(&self) -> Option<&Version> {
+        self.versions.last_key_value().map(|(_, version)| version)
+    }
+
+    /// Whether the log should be written anew: most of its records no longer count.
+    #[must_use]
+    pub fn wants_rewrite(&self) -> bool {
+        let counts = 2 + self.versions.len() + self.notes.len() + self.earlier_births.len() + 2 * self.links.len();
+        self.records > 64 && self.records / 3 > counts as u64
+    }
+
+    /// Resets the count of records after the log was written anew.
+    pub fn rewritten(&mut self) {
+        self.records = self.to_records().len() as u64;
+    }
+}
+
+impl Cause {
+    /// Whether the operation took the name from the head: the next one is another file.
+    #[must_use]
+    pub const fn ends_head(self) -> bool {
+        matches!(self, Self::Unlink | Self::Rmdir | Self::Rename | Self::Replace)
+    }
+}
+
+fn next_record(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let mut from = Reader(bytes);
+    let payload = from.bytes().filter(|payload| payload.len() <= MAX_RECORD)?;
+    let sum = from.u32()?;
+    if crc32c::crc32c(payload) != sum {
+        return None;
+    }
+    Some((Record::decode_payload(payload)?, from.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::tests::example;
+    use proptest::prelude::*;
+
+    fn birth(sec: i64) -> Birth {
+        let from = Some(Place { dir: 7, name: b"old"[..].into() });
+        Birth { time: Time { sec, nsec: 0 }, cause: Cause::Rename, who: Who::default(), from }
+    }
+
+    fn records() -> Vec<Record> {
+        vec![
+            Record::Name(b"long"[..].into()),
+            Record::Born(birth(3)),
+            Record::Made(example(1)),
+            Record::Made(Version { cause: Cause::Replace, ..example(2) }),
+            Record::Born(birth(4)),
+            Record::Made(example(3)),
+            Record::Converted { number: 1, letter: Letter::Compressed },
+            Record::Flags(3, Flags { pinned: false, landmark: true }),
+            Record::Note(2, b"before the talk"[..].into()),
+            Record::Linked(Time { sec: 5, nsec: 0 }, b"1f.0"[..].into()),
+            Record::Unlinked(Time { sec: 6, nsec: 0 }),
+            Record::Discarded(1),
+            Record::Owner(u32::MAX, 9),
+            Record::Mode(0o600),
+            Record::BornAt(3, Time { sec: 4, nsec: 1 }),
+            Record::Next(9),
+        ]
+    }
+
+    fn log(records: &[Record]) -> Vec<u8> {
+        let mut log = MAGIC.to_vec();
+        records.iter().for_each(|record| record.encode(&mut log));
+        log
+    }
+
+    #[test]
+    fn a_log_is_parsed_and_rewritten() {
+        let (mut index, condition) = Index::parse(&log(&records()));
+        assert_eq!(condition, Condition::Complete);
+        assert_eq!(index.versions.keys().copied().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(index.next(), 9);
+        assert_eq!(index.earlier_births.get(&2), Some(&birth(3)));
+        assert_eq!(index.birth, Some(birth(4)));
+        assert_eq!(index.versions[&3].gid, 9);
+        assert_eq!(index.versions[&3].uid, 1000);
+        let (again, condition) = Index::parse(&index.to_bytes());
+        assert_eq!(condition, Condition::Complete);
+        index.rewritten();
+        assert_eq!(again, index);
+    }
+
+    #[test]
+    fn the_records_before_damage_count() {
+        let whole = log(&records());
+        let mut ends = vec![MAGIC.len()];
+        for count in 1..=records().len() {
+            ends.push(log(&records()[..count]).len());
+        }
+        for len in MAGIC.len()..whole.len() {
+            let (_, condition) = Index::parse(&whole[..len]);
+            let end = *ends.iter().rfind(|end| **end <= len).unwrap();
+            let expected = if end == len { Condition::Complete } else { Condition::EndsAt(end) };
+            assert_eq!(condition, expected, "{len}");
+        }
+        assert_eq!(Index::parse(b"VERSID").1, Condition::NotAnIndex);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_are_no_problem(mut bytes in prop::collection::vec(any::<u8>(), 0..300), start in any::<bool>()) {
+            if start {
+                bytes.splice(0..0, *MAGIC);
+            }
+            let (index, _) = Index::parse(&bytes);
+            prop_assert!(Index::parse(&index.to_bytes()).1 == Condition::Complete);
+        }
+
+        #[test]
+        fn a_flipped_bit_never_changes_a_record(at in 0usize..400, bit in 0u8..8) {
+            let mut bytes = log(&records());
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            let (_, condition) = Index::parse(&bytes);
+            prop_assert!(condition != Condition::Complete);
+        }
+    }
+}
