@@ -1,5 +1,5 @@
-//! Processor time: of the whole machine, which includes the kernel's own threads, or of a program and
-//! the servers that it uses.
+//! Processor time: of the whole machine, which includes the kernel's own threads, or of a program
+//! and the servers that it uses.
 
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ impl Processor {
         Some(Self { user, system: sum([fields.get(2), fields.get(5), fields.get(6)]) })
     }
 
-    /// Returns the time of all processes of the namespace: the programs that ended, and the servers.
-    /// Unlike [`Self::now`], does not depend on what else the machine does.
+    /// Returns the time of all processes of the namespace: the programs that ended, and the
+    /// servers. Unlike [`Self::now`], does not depend on what else the machine does.
     pub(crate) fn of_processes() -> Result<Self> {
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         let read = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat"));

@@ -370,8 +370,8 @@ impl Sparse {
         Ok((header, true))
     }
 
-    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without a
-    /// newer content, all blocks. Returns the writer; its bitmap says what was written.
+    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without
+    /// a newer content, all blocks. Returns the writer; its bitmap says what was written.
     ///
     /// # Errors
     /// `E2BIG` if the extended attributes are too large; errors of the contents and of the layer
@@ -583,7 +583,8 @@ mod tests {
             write_full(&cx, &*sparse, &damaged, 0).unwrap();
             let bitmap = usize::try_from(writer.layout.bitmap).unwrap();
             if at == bitmap {
-                // A cleared bit reads the newer version: only checksums of whole versions could tell.
+                // A cleared bit reads the newer version: only checksums of whole versions could
+                // tell.
                 continue;
             }
             match Sparse::open(&cx, Arc::clone(&sparse), length, Arc::clone(&head)) {
