@@ -15,9 +15,9 @@ use core::cell::Cell;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// Makes the older versions independent of version `discarded`. Returns those that are now stored in
-/// another way, with their new letters: the caller records that ([`crate::Record::Converted`]) and
-/// removes their old files. Then it records that the version is discarded and removes its file.
+/// Makes the older versions independent of version `discarded`. Returns those that are now stored
+/// in another way, with their new letters: the caller records that ([`crate::Record::Converted`])
+/// and removes their old files. Then it records that the version is discarded and removes its file.
 ///
 /// # Errors
 /// `ENOENT` if there is no such version; `EIO` if a version is damaged; those of the layer below.
