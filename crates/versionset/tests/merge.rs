@@ -30,7 +30,7 @@ fn discard(set: &mut Set, number: u64, stop: Option<usize>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn the_other_versions_keep_their_bytes(seed in any::<u64>(), count in 2usize..16) {
