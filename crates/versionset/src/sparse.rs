@@ -22,6 +22,9 @@ pub const BLOCK: u64 = 4096;
 /// First and last bytes of the end of the file.
 const MAGIC: &[u8; 8] = b"VERSSPA1";
 
+/// Largest size of a sparse version in bytes. Bounds the memory for its bitmap (512 MiB).
+const MAX_SIZE: u64 = 1 << 44;
+
 /// Length of the last part of the file: the offset where the end begins, a checksum, the magic.
 const TAIL: u64 = 24;
 
@@ -42,7 +45,7 @@ struct Layout {
 
 impl Layout {
     fn new(size: u64, header_len: u64) -> Option<Self> {
-        let blocks = size.div_ceil(BLOCK);
+        let blocks = (size <= MAX_SIZE).then(|| size.div_ceil(BLOCK))?;
         let end = blocks.checked_mul(BLOCK)?;
         let bitmap = end.checked_add(FIXED)?.checked_add(header_len)?;
         let checksums = bitmap.checked_add(blocks.div_ceil(8))?;
