@@ -36,7 +36,7 @@ pub(crate) fn names(dir: impl AsFd) -> Result<Vec<Vec<u8>>> {
             }
         }
         match more {
-            // A reply without progress would repeat for ever.
+            // A reply without progress would never end the loop.
             Some(_) if names.len() == before => anyhow::bail!("versionfs.names: a reply without names"),
             Some(name) => after = name,
             None => return Ok(names),

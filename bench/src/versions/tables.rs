@@ -253,7 +253,7 @@ fn recovery_table(report: &VersionReport) -> String {
 }
 
 fn heads_table(report: &VersionReport) -> String {
-    const WHATS: [(What, &str); 6] = [
+    const SUBJECTS: [(What, &str); 6] = [
         (What::Heads, "head read, cold, µs"),
         (What::HeadsAgain, "again, µs"),
         (What::ListPlain, "directory without versions listed, cold, µs"),
@@ -264,10 +264,10 @@ fn heads_table(report: &VersionReport) -> String {
     let time = |what, entrant| recover::microseconds(&report.recoveries, what, entrant);
     let mut body = Vec::new();
     for entrant in report.measured() {
-        if WHATS.iter().all(|(what, _)| time(*what, entrant).is_empty()) {
+        if SUBJECTS.iter().all(|(what, _)| time(*what, entrant).is_empty()) {
             continue;
         }
-        let cells = WHATS.iter().map(|(what, _)| {
+        let cells = SUBJECTS.iter().map(|(what, _)| {
             let mine = time(*what, entrant);
             let null = ratio(&mine, &time(*what, Entrant::Null));
             let null = null.map_or_else(String::new, |null| format!(" ({:.2})", null.median));
@@ -284,7 +284,7 @@ fn heads_table(report: &VersionReport) -> String {
          versions have {} versions of each.\n\n",
         amounts.files, amounts.versions
     );
-    let head = std::iter::once("").chain(WHATS.iter().map(|(_, label)| *label)).map(str::to_owned);
+    let head = std::iter::once("").chain(SUBJECTS.iter().map(|(_, label)| *label)).map(str::to_owned);
     text + &table(&head.collect::<Vec<_>>(), &body)
 }
 
