@@ -18,6 +18,11 @@ impl VersionVnode {
         }
         let mut session = self.inode.session(cx)?;
         self.head().leave_version(cx)?;
+        if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
+            // The end of the delay sets the modification time.
+            cx.require_blocking()?;
+            self.end_delay(cx, &mut session)?;
+        }
         let before = self.lower.getattr(cx)?;
         let Some(cause) = self.cause_of(set, &before) else {
             // While a truncation is delayed, the lower file is longer than users see.

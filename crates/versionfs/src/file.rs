@@ -170,9 +170,12 @@ impl Head<'_> {
             if let Some(made) = &session.delayed_by {
                 made.store(true, Ordering::Relaxed);
             }
+        } else {
+            let time = SetTime::At(self.inode.delayed_time());
+            self.lower.setattr(&server, &SetAttr { mtime: Some(time), ..SetAttr::default() }, Some(head))?;
         }
         session.delayed_by = None;
-        self.inode.set_delayed(None);
+        self.inode.delay_is_over();
         Ok(())
     }
 
@@ -235,20 +238,26 @@ impl VersionFile {
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.vnode.getattr(&server)?;
-        if session.bound > 0 && flags.reads() && self.versions(cx)? {
-            if let Some(sets) = self.head().sets(cx, attr.nlink)? {
-                session.active = None;
-                let made = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
-                *self.early.lock() = Some((made.set, made.number));
-                self.made.store(true, Ordering::Relaxed);
-            }
+        if session.bound > 0
+            && flags.reads()
+            && self.versions(cx)?
+            && let Some(sets) = self.head().sets(cx, attr.nlink)?
+        {
+            session.active = None;
+            let made = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
+            *self.early.lock() = Some((made.set, made.number));
+            self.made.store(true, Ordering::Relaxed);
         }
-        if !flags.truncates() || attr.size == 0 {
+        if !flags.truncates() {
             return Ok(());
+        }
+        if attr.size == 0 {
+            // Truncating sets the times even then.
+            return self.touch(cx);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
-            self.inode.set_delayed(Some(0));
+            self.inode.delay(0, self.core.now());
             session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
@@ -332,8 +341,7 @@ impl VersionFile {
         let Some(size) = self.inode.delayed() else { return Ok(false) };
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if offset <= size && self.is_unchanged(cx, data, offset, attr.size)? {
-            self.inode.set_delayed(Some(size.max(offset + data.len() as u64)));
-            self.touch(cx)?;
+            self.inode.delay(size.max(offset + data.len() as u64), self.core.now());
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
@@ -584,7 +592,7 @@ impl Drop for VersionFile {
             // Even if it fails the file is as after a kill: it has the old content.
             if let Err(errno) = self.head().end_delay(&cx, &mut session, &*self.lower) {
                 tracing::warn!(%errno, "file {}: can't truncate it as its last writer wanted", self.inode.id);
-                self.inode.set_delayed(None);
+                self.inode.delay_is_over();
             }
             session.active = None;
             if let Err(errno) = self.drop_early(&cx) {

@@ -88,7 +88,7 @@ impl Head<'_> {
     /// Returns the sets of the object. `None` if it has no name.
     pub(crate) fn sets(&self, cx: &Cx<'_>, nlink: u32) -> Result<Option<HeadSets>> {
         let Some(place) = self.place(cx)? else { return Ok(None) };
-        let own = self.core.sets.of_name(&place.dir, &place.name);
+        let own = self.core.set_of_name(&place.dir, &place.name);
         if self.lower.kind() == Kind::Directory {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
@@ -99,7 +99,7 @@ impl Head<'_> {
 
     /// Returns the set of the inode.
     pub(crate) fn link_set(&self) -> Arc<Set> {
-        self.core.sets.of_link(&self.core.root(), &link_stem(&**self.lower))
+        self.core.set_of_link(&link_stem(&**self.lower))
     }
 
     /// Describes the version that ends now.

@@ -5,7 +5,7 @@ use crate::set::Made;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
-use vnode::{Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Vnode, shard_of};
+use vnode::{Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
 
 /// A name in a lower directory.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Inode {
     burial: Mutex<Option<Made>>,
     /// The size to which a truncation that is delayed has shortened the file; `u64::MAX`: none is.
     delayed: AtomicU64,
+    /// The modification time that users see meanwhile.
+    delayed_time: Mutex<Time>,
     session: Mutex<Session>,
 }
 
@@ -40,6 +42,7 @@ impl Inode {
             store: AtomicU8::new(0),
             burial: Mutex::default(),
             delayed: AtomicU64::new(u64::MAX),
+            delayed_time: Mutex::new(Time::default()),
             session: Mutex::new(Session::default()),
         }
     }
@@ -93,8 +96,21 @@ impl Inode {
         Some(self.delayed.load(Ordering::Acquire)).filter(|size| *size != u64::MAX)
     }
 
-    pub(crate) fn set_delayed(&self, size: Option<u64>) {
-        self.delayed.store(size.unwrap_or(u64::MAX), Ordering::Release);
+    /// Returns the modification time that users see while a truncation is delayed.
+    pub(crate) fn delayed_time(&self) -> Time {
+        *self.delayed_time.lock()
+    }
+
+    /// Delays a truncation: users see this size and modification time, while the lower file is as
+    /// before.
+    pub(crate) fn delay(&self, size: u64, time: Time) {
+        *self.delayed_time.lock() = time;
+        self.delayed.store(size, Ordering::Release);
+    }
+
+    /// Ends the delay.
+    pub(crate) fn delay_is_over(&self) {
+        self.delayed.store(u64::MAX, Ordering::Release);
     }
 
     /// Locks the state of the open files, and waits for that.
@@ -126,11 +142,6 @@ impl Inodes {
         let inode = Arc::new(Inode::new(id));
         shard.insert(id, Arc::downgrade(&inode));
         inode
-    }
-
-    /// Returns the object with this number if it is in use.
-    pub(crate) fn in_use(&self, id: u64) -> Option<Arc<Inode>> {
-        self.0.get(shard_of(id))?.lock().get(&id)?.upgrade()
     }
 
     /// Forgets an object that is no longer in use.

@@ -27,7 +27,7 @@ impl VersionVnode {
         let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
         let mut made = None;
         if let Some(place) = &first {
-            let own = self.core.sets.of_name(&place.dir, &place.name);
+            let own = self.core.set_of_name(&place.dir, &place.name);
             let locked = own.lock(&self.core, &server)?;
             if !locked.is_linked(&link_stem(&*target.lower)) {
                 made = target.head().close(cx, locked, &own, Cause::Link)?;
@@ -59,7 +59,7 @@ impl VersionVnode {
     fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) -> Result<()> {
         let server = self.core.server(cx);
         {
-            let (own, link) = (self.core.sets.of_name(dir, name), self.head().link_set());
+            let (own, link) = (self.core.set_of_name(dir, name), self.head().link_set());
             let mut locked = own.lock(&self.core, &server)?;
             let next = locked.index().next();
             let stem = link_stem(&*self.lower);

@@ -126,15 +126,11 @@ impl VersionVnode {
             _ => Letter::Special,
         };
         let mut locked = sets.keeps.lock(&self.core, &server)?;
-        let had_store = locked.has_store();
         let (version, ()) = victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
         drop(locked);
-        if !had_store {
-            self.inode.set_has_store(true);
-        }
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
             victim.record_leaving(&server, &sets.own);
         }
@@ -145,7 +141,7 @@ impl VersionVnode {
     /// gone, so this does not fail.
     pub(crate) fn leave_inode(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) {
         if self.lower.kind() == Kind::Regular {
-            let own = self.core.sets.of_name(dir, name.as_bytes());
+            let own = self.core.set_of_name(dir, name.as_bytes());
             self.record_leaving(&self.core.server(cx), &own);
         }
     }

@@ -198,7 +198,6 @@ impl Move<'_> {
     /// Leaves the old name: its set gets a version that refers to the new place, or a copy if older
     /// versions lack bytes that only the file has.
     fn leave(&self, cx: &Cx<'_>) -> Result<Left> {
-        let (dir, name) = self.from;
         let object = &self.object;
         if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
             return Ok(Left::Nothing);
@@ -216,7 +215,6 @@ impl Move<'_> {
             return Ok(Left::Version(made));
         }
         let mut locked = sets.own.lock(&object.core, &server)?;
-        let had_store = locked.has_store();
         let target = self.reference();
         let (version, ()) = object.head().record(
             cx,
@@ -229,9 +227,6 @@ impl Move<'_> {
                 store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
             },
         )?;
-        if !had_store {
-            dir.inode.set_has_store(true);
-        }
         drop(locked);
         Ok(Left::Version(Made { set: sets.own, number: version.number, letter: Letter::Renamed }))
     }
@@ -265,7 +260,7 @@ impl Move<'_> {
             return;
         }
         let server = object.core.server(cx);
-        let set = object.core.sets.of_name(&dir.lower, name.as_bytes());
+        let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {
             time: object.core.now(),
             cause,
@@ -280,9 +275,7 @@ impl Move<'_> {
             if matches!(left, Left::Inode) {
                 records.extend(locked.joining(object.core.now(), &link_stem(&*object.lower)));
             }
-            locked.append(&server, &records)?;
-            dir.inode.set_has_store(true);
-            Ok(())
+            locked.append(&server, &records)
         });
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record where {name} came from");

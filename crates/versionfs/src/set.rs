@@ -1,6 +1,7 @@
 //! Version sets in memory, and the files of a set in its store.
 
 use crate::core::Core;
+use crate::inode::Inode;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ pub(crate) struct Key {
 pub(crate) struct Set {
     /// The directory with the store.
     home: Arc<dyn Vnode>,
+    home_inode: Arc<Inode>,
     /// Whether the files are in the directory [`LINKS`] of the store.
     is_link: bool,
     pub(crate) stem: Arc<[u8]>,
@@ -62,7 +64,6 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Locked<'a> {
     pub(crate) set: &'a Set,
-    core: &'a Core,
     state: MutexGuard<'a, State>,
 }
 
@@ -78,22 +79,29 @@ pub(crate) struct Made {
 #[derive(Debug, Default)]
 pub(crate) struct Sets(Mutex<HashMap<Key, Arc<Set>>>);
 
-impl Sets {
+impl Core {
     /// Returns the set of a name in a directory.
-    pub(crate) fn of_name(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> Arc<Set> {
+    pub(crate) fn set_of_name(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> Arc<Set> {
         let stem: Arc<[u8]> = stem_of(name).into();
         let key = Key { dir: dir.id(), generation: dir.generation(), stem };
         let long = (*key.stem != *name).then(|| name.into());
-        self.get(key, || (Arc::clone(dir), false, long))
+        self.sets.get(key, |stem| self.new_set(Arc::clone(dir), false, stem, long))
     }
 
     /// Returns the set of an inode with several names.
-    pub(crate) fn of_link(&self, root: &Arc<dyn Vnode>, stem: &[u8]) -> Arc<Set> {
+    pub(crate) fn set_of_link(&self, stem: &[u8]) -> Arc<Set> {
         let key = Key { dir: 0, generation: 0, stem: stem.into() };
-        self.get(key, || (Arc::clone(root), true, None))
+        self.sets.get(key, |stem| self.new_set(self.root(), true, stem, None))
     }
 
-    fn get(&self, key: Key, make: impl FnOnce() -> (Arc<dyn Vnode>, bool, Option<Box<[u8]>>)) -> Arc<Set> {
+    fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
+        let home_inode = self.inodes.get(home.id());
+        Set { home, home_inode, is_link, stem, name, state: Mutex::default() }
+    }
+}
+
+impl Sets {
+    fn get(&self, key: Key, make: impl FnOnce(Arc<[u8]>) -> Set) -> Arc<Set> {
         let mut sets = self.0.lock();
         if let Some(set) = sets.get(&key) {
             return Arc::clone(set);
@@ -101,8 +109,7 @@ impl Sets {
         if sets.len() >= CACHED_SETS {
             Self::evict(&mut sets);
         }
-        let (home, is_link, name) = make();
-        let set = Arc::new(Set { home, is_link, stem: Arc::clone(&key.stem), name, state: Mutex::default() });
+        let set = Arc::new(make(Arc::clone(&key.stem)));
         sets.insert(key, Arc::clone(&set));
         set
     }
@@ -119,11 +126,6 @@ impl Sets {
             versions += set.state.try_lock().map_or(0, |state| state.index.versions.len());
             keep && versions < CACHED_VERSIONS
         });
-    }
-
-    /// Forgets the sets of a directory, whose store was changed or removed.
-    pub(crate) fn forget_dir(&self, dir: u64) {
-        self.0.lock().retain(|key, _| key.dir != dir);
     }
 }
 
@@ -162,9 +164,9 @@ impl Set {
     /// # Errors
     /// `MAY_BLOCK` if another thread has the lock and this one must not wait; errors of the layer
     /// below.
-    pub(crate) fn lock<'a>(&'a self, core: &'a Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
+    pub(crate) fn lock<'a>(&'a self, core: &Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
-        let mut locked = Locked { set: self, core, state };
+        let mut locked = Locked { set: self, state };
         if !locked.state.is_loaded {
             locked.load(&core.server(cx))?;
         }
@@ -272,6 +274,8 @@ impl Locked<'_> {
         })?;
         let rebuilt = crate::rebuild::rebuilt(cx, store, &self.set.stem, &self.state.index, &found)?;
         self.state.index = rebuilt;
+        // The record of a long name may be what is damaged.
+        self.state.index.name = self.set.name.clone();
         self.rewrite(cx)
     }
 
@@ -310,9 +314,7 @@ impl Locked<'_> {
                 // The new entry is the layer's: the directory's times stay those of users' changes.
                 let before = home.getattr(cx)?;
                 let store = make_dir(cx, home, STORE)?;
-                if let Some(inode) = self.core.inodes.in_use(home.id()) {
-                    inode.set_has_store(true);
-                }
+                self.set.home_inode.set_has_store(true);
                 let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
                 home.setattr(cx, &set, None)?;
                 store
@@ -321,11 +323,6 @@ impl Locked<'_> {
         let store = if self.set.is_link { make_dir(cx, &store, LINKS)? } else { store };
         self.state.store = Some(Arc::clone(&store));
         Ok(store)
-    }
-
-    /// Whether the set has a store on disk already.
-    pub(crate) fn has_store(&self) -> bool {
-        self.state.store.is_some()
     }
 
     /// Appends records to the index, and applies them.
