@@ -275,9 +275,7 @@ impl Move<'_> {
             if matches!(left, Left::Inode) {
                 records.extend(locked.joining(object.core.now(), &link_stem(&*object.lower)));
             }
-            locked.append(&server, &records)?;
-            dir.inode.set_has_store(true);
-            Ok(())
+            locked.append(&server, &records)
         });
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record where {name} came from");

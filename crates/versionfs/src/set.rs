@@ -274,6 +274,8 @@ impl Locked<'_> {
         })?;
         let rebuilt = crate::rebuild::rebuilt(cx, store, &self.set.stem, &self.state.index, &found)?;
         self.state.index = rebuilt;
+        // The record of a long name may be what is damaged.
+        self.state.index.name = self.set.name.clone();
         self.rewrite(cx)
     }
 

@@ -285,6 +285,15 @@ impl Model {
         }
     }
 
+    /// A delayed truncation failed at the close.
+    pub fn closed_without_truncation(&mut self, slot: usize) {
+        let ino = self.opens[&slot].ino;
+        if let Some(old) = self.node_mut(ino).old.take() {
+            self.node_mut(ino).data = old;
+        }
+        self.closed(slot);
+    }
+
     // Attributes.
 
     fn is_being_created(&self, ino: u64) -> bool {

@@ -57,6 +57,15 @@ pub fn xattrs(vnode: &Arc<dyn Vnode>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     names.map(|name| (name.to_vec(), read_value(|out| vnode.getxattr(&cx(), name, out)).unwrap())).collect()
 }
 
+/// Whether a name's own index says that the name belongs to an inode with several names.
+pub fn is_linked(dir: &Arc<dyn Vnode>, name: &[u8], ino: u64) -> bool {
+    let index = get(dir, STORE).and_then(|store| get(&store, &versionset::index_name(&versionset::stem_of(name))));
+    let Some(index) = index else { return false };
+    let (index, _) = Index::parse(&read(&index));
+    let stem = format!("{ino:x}.0").into_bytes();
+    index.links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
+}
+
 /// How strict the stores are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
@@ -177,8 +186,8 @@ impl Walk {
     fn index(&self, store: &Arc<dyn Vnode>, stem: &[u8]) -> Result<Index, String> {
         let bytes = read(&get(store, &versionset::index_name(stem)).unwrap());
         let (index, condition) = Index::parse(&bytes);
-        let is_empty = bytes.is_empty() && self.after == After::Kill;
-        if condition != Condition::Complete && !is_empty {
+        // A failed append leaves an empty one.
+        if condition != Condition::Complete && !bytes.is_empty() {
             return Err(format!("index {}: {condition:?}", stem.escape_ascii()));
         }
         Ok(index)

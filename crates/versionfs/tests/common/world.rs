@@ -1,6 +1,6 @@
 //! The layer under test with its model: runs operations on both and compares.
 
-use super::history::{Attrs, Mode, Model, Ver};
+use super::history::{Attrs, Key, Mode, Model, Ver};
 use super::ops::{self, Op, Path, Target};
 use super::store::{self, After, Found};
 use super::{Rng, clock, set_clock};
@@ -16,6 +16,40 @@ use vnode::{
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
+/// What versions may exist of a set that a failed operation began to change.
+#[derive(Clone, Debug, Default)]
+pub struct Unchanged {
+    /// The contents of the head.
+    pub contents: BTreeMap<Key, Vec<Vec<u8>>>,
+    /// Whether a reference to a new name may exist though the file was not renamed.
+    pub references: bool,
+}
+
+impl Unchanged {
+    /// Permits copies of the heads of a model.
+    pub fn of(model: &Model) -> Self {
+        let mut contents: BTreeMap<Key, Vec<Vec<u8>>> = BTreeMap::new();
+        for (dir, node) in &model.nodes {
+            for (name, child) in &node.entries {
+                let child_node = model.node(*child);
+                let both = [Some(&child_node.data), child_node.old.as_ref()];
+                for key in [Key::Name(*dir, name.clone()), Key::Links(*child)] {
+                    contents.entry(key).or_default().extend(both.into_iter().flatten().cloned());
+                }
+            }
+        }
+        Self { contents, references: false }
+    }
+
+    fn permits(&self, key: &Key, found: &Found) -> bool {
+        match (&found.data, self.contents.get(key)) {
+            (Some(data), Some(contents)) => found.version.kind == Kind::Regular && contents.contains(data),
+            (None, Some(_)) => self.references,
+            _ => false,
+        }
+    }
+}
+
 /// An open file of the layer under test.
 pub struct Handle {
     pub file: Arc<dyn OpenFile>,
@@ -29,8 +63,8 @@ pub struct World {
     pub handles: BTreeMap<usize, Handle>,
     pub rng: Rng,
     pub log: Vec<String>,
-    /// Sets may have one version more, of the content before an operation that failed.
-    pub tolerant: bool,
+    /// Versions that sets may have in addition: of the content before an operation that failed.
+    pub unchanged: Unchanged,
     options: Options,
     slots: usize,
 }
@@ -44,7 +78,7 @@ impl World {
         let fs = VersionFs::new(mem.clone(), options);
         let model = Model::new(options, mem.root().id());
         let (handles, log) = (BTreeMap::new(), Vec::new());
-        Self { mem, fs, model, handles, rng: Rng::new(seed), log, tolerant: false, options, slots: 0 }
+        Self { mem, fs, model, handles, rng: Rng::new(seed), log, unchanged: Unchanged::default(), options, slots: 0 }
     }
 
     fn dir(&self, cx: &Cx<'_>, dir: u64) -> Result<Arc<dyn Vnode>> {
@@ -356,7 +390,7 @@ impl World {
     }
 
     /// Kills the server: nothing that it does at a close happens.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         for (_, handle) in core::mem::take(&mut self.handles) {
             core::mem::forget(handle);
         }
@@ -375,7 +409,7 @@ impl World {
         for key in keys.collect::<std::collections::BTreeSet<_>>() {
             let found = found.get(&key).map_or(&[][..], Vec::as_slice);
             let expected = self.model.sets.get(&key).map_or(&[][..], Vec::as_slice);
-            let adopted = compare(found, expected, self.tolerant).map_err(|error| {
+            let adopted = compare(&key, found, expected, &self.unchanged).map_err(|error| {
                 let found: Vec<_> = found.iter().map(show_found).collect();
                 let expected: Vec<_> = expected.iter().map(show).collect();
                 format!(
@@ -390,7 +424,7 @@ impl World {
     }
 
     /// Compares what users see with the model.
-    fn check_tree(&self) -> core::result::Result<(), String> {
+    pub fn check_tree(&self) -> core::result::Result<(), String> {
         let cx = Cx::internal(0, 0);
         let clean: Arc<dyn Layer> = self.mem.without_faults();
         for dir in self.model.dirs() {
@@ -467,9 +501,37 @@ impl World {
         self.mem.faults().fired()
     }
 
-    /// The machine crashed in an operation: the layer is started again.
-    pub fn recover(&mut self) {
-        self.kill();
+    /// After a link that was not completed, a file may have its versions where those of files with
+    /// several names are.
+    pub fn adopt_links(&mut self) {
+        let clean: Arc<dyn Layer> = self.mem.without_faults();
+        let mut linked = Vec::new();
+        for dir in self.model.dirs() {
+            let Ok(lower) = clean.vnode(&Cx::internal(0, 0), dir) else { continue };
+            let entries = &self.model.node(dir).entries;
+            linked.extend(
+                entries.iter().filter(|(name, ino)| store::is_linked(&lower, name, **ino)).map(|(_, ino)| *ino),
+            );
+        }
+        for ino in linked {
+            self.model.nodes.get_mut(&ino).unwrap().is_linked = true;
+        }
+    }
+
+    /// Changes the mode of each file, which makes the layer read its version set.
+    pub fn touch_all(&mut self) {
+        let mut paths = BTreeMap::new();
+        for dir in self.model.dirs() {
+            for (name, child) in &self.model.node(dir).entries {
+                if self.model.node(*child).kind == Kind::Regular {
+                    paths.insert(*child, (dir, name.clone()));
+                }
+            }
+        }
+        for path in paths.into_values() {
+            self.snapshot();
+            self.run(&Op::Chmod(Target::Path(path), 0o640)).unwrap();
+        }
     }
 }
 
@@ -488,7 +550,12 @@ fn allocated(data: &[u8], mode: u32, offset: u64, len: u64) -> Vec<u8> {
 }
 
 /// Compares the versions of a set. Returns those that exist.
-fn compare(found: &[Found], expected: &[Ver], tolerant: bool) -> core::result::Result<Vec<Ver>, String> {
+fn compare(
+    key: &Key,
+    found: &[Found],
+    expected: &[Ver],
+    unchanged: &Unchanged,
+) -> core::result::Result<Vec<Ver>, String> {
     let mut adopted = Vec::new();
     let mut rest = expected.iter().peekable();
     for version in found {
@@ -500,7 +567,7 @@ fn compare(found: &[Found], expected: &[Ver], tolerant: bool) -> core::result::R
                 adopted.push(Ver { maybe: false, ..(*next).clone() });
                 rest.next();
             }
-            _ if tolerant => {
+            _ if unchanged.permits(key, version) => {
                 let Found { version, data, attrs } = version;
                 let data = data.clone().unwrap_or_default();
                 let (kind, cause, uid) = (version.kind, version.cause, version.who.uid);
