@@ -286,6 +286,7 @@ fn keeping_versions_is_measured_and_missing_policies_are_reported() {
         for row in report[rows].as_array().unwrap() {
             assert_eq!(row["error"], Value::Null, "{row}");
         }
+        // Without the commands, the versions of this build can't be recovered.
         for name in &present {
             assert!(values(&report, rows, "entrant").iter().any(|entrant| entrant == name), "{name}: {report}");
         }

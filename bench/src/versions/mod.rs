@@ -78,13 +78,29 @@ struct Setting<'a> {
     entrants: Vec<Entrant>,
     /// Whether the mount options that bound the versions exist.
     bounds: bool,
+    /// Whether the command exists that waits until versions have their final formats.
+    converts: bool,
+    /// Whether the commands exist that open versions.
+    recovers: bool,
     progress: &'a Progress,
 }
+
+/// Names of the commands that a build may lack, for the report.
+const CONVERT: &str = "versionfs.convert";
+const OPEN: &str = "versionfs.names";
 
 impl<'a> Setting<'a> {
     /// Finds out what can be mounted. Returns also what can't.
     fn new(options: &'a Options, contenders: &'a [Contender], progress: &'a Progress) -> Result<(Self, Vec<Absent>)> {
-        let mut setting = Self { options, contenders, entrants: vec![Entrant::Native], bounds: false, progress };
+        let mut setting = Self {
+            options,
+            contenders,
+            entrants: vec![Entrant::Native],
+            bounds: false,
+            converts: false,
+            recovers: false,
+            progress,
+        };
         let chosen = |storage: &Storage| options.storage.is_empty() || options.storage.contains(storage);
         let storages: Vec<Storage> = Storage::ALL.into_iter().filter(chosen).collect();
         let compared = storages.iter().filter(|storage| Storage::COMPARED.contains(storage));
@@ -110,6 +126,19 @@ impl<'a> Setting<'a> {
                 }
             }
             setting.bounds = !absent.iter().any(|absent| Program::ALL.iter().any(|p| p.bound() == absent.name));
+            for (name, result) in setting.commands(entrant)? {
+                match (name, result) {
+                    (CONVERT, Ok(())) => setting.converts = true,
+                    (_, Ok(())) => setting.recovers = true,
+                    (CONVERT, Err(error)) => {
+                        let reason = format!("versions keep the formats that they were made in: {error:#}");
+                        absent.push(Absent { name, reason });
+                    }
+                    (_, Err(error)) => {
+                        absent.push(Absent { name, reason: format!("no versions are recovered: {error:#}") });
+                    }
+                }
+            }
         }
         Ok((setting, absent))
     }
@@ -119,6 +148,24 @@ impl<'a> Setting<'a> {
         self.progress.show(&format!("mounting {}", entrant.label()));
         let scratch = ScratchFs::new(&crate::isolation::base()?, Size { bytes: 64 << 20, inodes: 1000 })?;
         Ok(entrant.mount(self.contender(entrant)?, &scratch, bound).map(drop))
+    }
+
+    /// Tries the commands that the experiments need.
+    fn commands(&self, entrant: Entrant) -> Result<[(&'static str, Result<()>); 2]> {
+        let scratch = ScratchFs::new(&crate::isolation::base()?, Size { bytes: 64 << 20, inodes: 1000 })?;
+        let running = entrant.mount(self.contender(entrant)?, &scratch, None)?;
+        let root = fs::File::open(&running.root).context("open the mount")?;
+        let results = [(CONVERT, control::convert(&root)), (OPEN, control::names(&root).map(drop))];
+        drop(root);
+        Ok(results)
+    }
+
+    /// Waits until the versions below `root` have their final formats.
+    fn convert(&self, entrant: Entrant, root: &std::path::Path) -> Result<()> {
+        if !self.converts || !entrant.keeps_versions() {
+            return Ok(());
+        }
+        control::convert(fs::File::open(root).context("open the mount")?)
     }
 
     fn repetitions(&self) -> u32 {

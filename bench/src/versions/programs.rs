@@ -1,16 +1,15 @@
 //! A build, Postmark, and the copying of successive releases: time, processor time and space.
 
-use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::Setting;
 use super::entrant::Entrant;
 use super::releases::Releases;
 use super::space::Space;
-use super::{Setting, control};
 use crate::processor::Processor;
 use crate::results::Values;
 use crate::scratch::{ScratchFs, Size};
@@ -145,12 +144,7 @@ fn once(setting: &Setting<'_>, program: Program, releases: Option<&Releases>, en
     rustix::fs::syncfs(scratch.open()?).context("sync the file system")?;
     let running = entrant.mount(setting.contender(entrant)?, &scratch, setting.bound(program))?;
     let (seconds, processor) = timed(|| start(setting, program, releases, &running.root, &log))?;
-    let (conversion_seconds, conversion_processor) = timed(|| {
-        if entrant.keeps_versions() {
-            control::convert(fs::File::open(&running.root).context("open the mount")?)?;
-        }
-        Ok(())
-    })?;
+    let (conversion_seconds, conversion_processor) = timed(|| setting.convert(entrant, &running.root))?;
     drop(running);
     // Only then are all blocks allocated.
     rustix::fs::syncfs(scratch.open()?).context("sync the file system")?;

@@ -153,8 +153,8 @@ impl Turn<'_> {
             let running = self.mount_warm(&scratch)?;
             releases.copy(&running.root.join(HEADS), &scratch.log().with_extension("workload"))?;
             if self.entrant.keeps_versions() {
-                control::convert(open(&running.root)?)?;
-                if self.rep == 0 {
+                self.setting.convert(self.entrant, &running.root)?;
+                if self.setting.recovers && self.rep == 0 {
                     self.say("verifying the versions");
                     verify(&running.root.join(HEADS), expected)?;
                 }
@@ -169,8 +169,10 @@ impl Turn<'_> {
         }
         let running = self.mount(&scratch)?;
         let versions = running.root.join(if self.entrant.keeps_versions() { HEADS } else { VERSIONS });
-        self.measure(&scratch, What::Recover, recover, &versions, 1);
-        self.measure(&scratch, What::RecoverAgain, recover, &versions, 1);
+        if self.recovers() {
+            self.measure(&scratch, What::Recover, recover, &versions, 1);
+            self.measure(&scratch, What::RecoverAgain, recover, &versions, 1);
+        }
         self.measure(&scratch, What::HeadsAgain, Action::Read, &running.root.join(HEADS), 5);
         Ok(())
     }
@@ -185,7 +187,9 @@ impl Turn<'_> {
             amounts.write(&running.root.join(PLAIN), 1)?;
             amounts.write(&running.root.join(LONG), amounts.versions + 1)?;
             if self.entrant.keeps_versions() {
-                control::convert(open(&running.root)?)?;
+                self.setting.convert(self.entrant, &running.root)?;
+            }
+            if self.recovers() && self.entrant.keeps_versions() {
                 let made = control::versions(open(&running.root.join(LONG).join("d0"))?, b"f0")?.len();
                 ensure!(made == amounts.versions as usize, "{made} versions instead of {}", amounts.versions);
             }
@@ -197,15 +201,22 @@ impl Turn<'_> {
         self.measure(&scratch, What::ListLong, Action::List, &long, 1);
         self.measure(&scratch, What::ListPlainAgain, Action::List, &plain, 50);
         self.measure(&scratch, What::ListLongAgain, Action::List, &long, 50);
-        let oldest = self.recover(Which::Oldest);
-        self.measure(&scratch, What::Oldest, oldest, &long, 3);
-        let newest = self.recover(Which::Newest);
-        self.measure(&scratch, What::Newest, newest, &long, 3);
+        if self.recovers() {
+            let oldest = self.recover(Which::Oldest);
+            self.measure(&scratch, What::Oldest, oldest, &long, 3);
+            let newest = self.recover(Which::Newest);
+            self.measure(&scratch, What::Newest, newest, &long, 3);
+        }
         Ok(())
     }
 
     fn mount_unbounded(&self, scratch: &ScratchFs) -> Result<Running> {
         self.entrant.mount(self.setting.contender(self.entrant)?, scratch, None)
+    }
+
+    /// Whether old contents can be read: versions by the commands, or regular files.
+    fn recovers(&self) -> bool {
+        self.setting.recovers || !self.entrant.keeps_versions()
     }
 
     /// Returns how old contents are read: as versions, or as regular files.
