@@ -148,6 +148,26 @@ fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vn
 }
 
 impl Set {
+    /// Returns what identifies the set: the number and generation of its directory, and whether it
+    /// belongs to an inode with several names.
+    pub(crate) fn identity(&self) -> (u64, u32, bool) {
+        (self.home.id(), self.home.generation(), self.is_link)
+    }
+
+    /// Returns the lower file that is the head of the versions, if there is one.
+    pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        if !self.is_link {
+            let name = self.name.as_deref().unwrap_or(&self.stem);
+            return Ok(self.home.lookup(cx, Name::new(name)?)?.map(|entry| entry.vnode));
+        }
+        let Some((number, generation)) = crate::past::parse_number(&self.stem) else { return Err(Errno::IO) };
+        match core.by_number(cx, number) {
+            Ok(vnode) => Ok((vnode.generation() == generation).then_some(vnode)),
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Locks the set and loads its index.
     ///
     /// # Errors
@@ -401,7 +421,7 @@ fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
     text.split(|byte| *byte == b' ').nth(1) == Some(&link_stem(vnode))
 }
 
-fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
+pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
     if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
         return Err(Errno::IO);
     }
