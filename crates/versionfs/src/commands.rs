@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::history::{At, Seen};
-use crate::past::{Body, PastFile, PastKey, Target};
+use crate::past::{Body, PastDir, PastFile, PastKey, Target};
 use crate::reply::{MAX_REPLY, escape, field, head_word, time, unescape};
 use crate::sets_of_dir::names_with_sets;
 use crate::token;
@@ -15,7 +15,7 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-pub(crate) const ALL: [Command; 3] = [
+pub(crate) const ALL: [Command; 4] = [
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
@@ -29,6 +29,11 @@ pub(crate) const ALL: [Command; 3] = [
         "versionfs.open",
         "Returns a name by which a version can be opened in this directory, read-only, within 10 seconds. The input is NAME \
          and the number; with the word raw, the version file is opened as it is stored.",
+    ),
+    anyone(
+        "versionfs.at",
+        "Returns a name by which this directory can be opened as it was, read-only, within 10 seconds. The input is a time or \
+         a tag.",
     ),
 ];
 
@@ -69,8 +74,16 @@ impl Place<'_> {
             ("versionfs.names", [after]) => self.names(cx, &unescape(after).ok_or(Errno::INVAL)?),
             ("versionfs.open", [name, version]) => self.open(cx, &self.at(name)?, number(version)?),
             ("versionfs.open", [name, version, b"raw"]) => self.open_raw(cx, &self.at(name)?, number(version)?),
+            ("versionfs.at", _) => self.open_at(cx, input),
             _ => Err(Errno::INVAL),
         }
+    }
+
+    fn open_at(&self, cx: &Cx<'_>, input: &[u8]) -> Result<Vec<u8>> {
+        self.require(cx, access::SEARCH)?;
+        let text = unescape(input).ok_or(Errno::INVAL)?;
+        let moment = crate::tags::moment(self.core, cx, &text)?.ok_or(Errno::NOENT)?;
+        self.token(cx, PastDir::at(self.core, self.lower, moment))
     }
 
     /// Returns the entry with an escaped name.

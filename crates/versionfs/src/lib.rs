@@ -19,6 +19,7 @@
 //! | commands and their replies | `commands`, `reply` |
 //! | which content a name had at a time | `history` |
 //! | read-only vnodes of old versions | `past/` |
+//! | times and tags in commands and options | `when`, `tags` |
 //! | names under which old versions are opened | `token` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
@@ -49,9 +50,11 @@ mod reply;
 mod session;
 mod set;
 mod sets_of_dir;
+mod tags;
 mod token;
 mod upcalls;
 mod vnode_impl;
+mod when;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};

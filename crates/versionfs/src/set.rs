@@ -135,7 +135,7 @@ pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc
 }
 
 /// Returns a directory of the layer's own, which is created if it does not exist.
-fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+pub(crate) fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
     match dir.mkdir(cx, name, 0o700) {
         Ok(entry) => Ok(entry.vnode),
@@ -329,6 +329,11 @@ impl Locked<'_> {
         let store = if self.set.is_link { make_dir(cx, &store, LINKS)? } else { store };
         self.state.store = Some(Arc::clone(&store));
         Ok(store)
+    }
+
+    /// Returns the store, if it exists.
+    pub(crate) fn store_dir(&self) -> Option<Arc<dyn Vnode>> {
+        self.state.store.clone()
     }
 
     /// Whether the set has a store on disk already.

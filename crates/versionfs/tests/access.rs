@@ -186,3 +186,117 @@ fn renamed_files_are_followed() {
     assert_eq!(version(&dir, "log", 1).kind(), Kind::Regular);
     let _ = &bed.lower;
 }
+
+/// What the tests compare of an object: links, times and counts of the past are not known.
+fn snapshot(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, path: &str, out: &mut std::collections::BTreeMap<String, String>) {
+    let mut entries = Vec::new();
+    dir.readdir(cx, 0, &mut |entry| {
+        entries.push((String::from_utf8(entry.name.as_bytes().to_vec()).unwrap(), entry.ino, entry.kind));
+        true
+    })
+    .unwrap();
+    for (file, ino, kind) in entries {
+        let entry = look(dir, &file);
+        assert_eq!((entry.attr.ino, entry.attr.kind()), (ino, kind), "{path}/{file}");
+        assert_eq!((entry.vnode.id(), entry.vnode.kind()), (ino, kind), "{path}/{file}");
+        let path = format!("{path}/{file}");
+        let attr = entry.attr;
+        let content = match kind {
+            Kind::Regular => {
+                let content = read(&entry.vnode).unwrap_or_else(|errno| panic!("{path}: {errno}"));
+                assert_eq!(content.len() as u64, attr.size, "{path}");
+                content
+            }
+            Kind::Symlink => entry.vnode.readlink(cx).unwrap(),
+            _ => Vec::new(),
+        };
+        let text = format!("{kind:?} {:o} {}:{} {}", attr.perm(), attr.uid, attr.gid, digest(&content));
+        out.insert(path.clone(), text);
+        if kind == Kind::Directory {
+            snapshot(cx, &entry.vnode, &path, out);
+        }
+    }
+}
+
+/// Returns short content as it is, and of long content the length and a sum.
+fn digest(content: &[u8]) -> String {
+    match content.len() {
+        0..40 => content.escape_ascii().to_string(),
+        len => {
+            format!("{len} bytes, {}", content.iter().fold(0u64, |sum, byte| sum * 31 % 1_000_003 + u64::from(*byte)))
+        }
+    }
+}
+
+type Snapshot = std::collections::BTreeMap<String, String>;
+
+/// Snapshots of a tree with the times when they were taken.
+#[derive(Default)]
+struct Film(Vec<(String, Time, Snapshot)>);
+
+impl Film {
+    fn take(&mut self, bed: &Bed, step: &str) {
+        let mut picture = Snapshot::new();
+        snapshot(&root(), &bed.layer.root(), "", &mut picture);
+        self.0.push((step.into(), clock(), picture));
+    }
+
+    /// Compares every moment of the past with the snapshot of then.
+    fn check(&self, bed: &Bed) {
+        let dir = bed.layer.root();
+        for (step, time, picture) in &self.0 {
+            let then = redeem(&dir, &ask(&dir, "versionfs.at", &format!("{}.{:09}", time.sec, time.nsec)));
+            let mut past = Snapshot::new();
+            snapshot(&root(), &then, "", &mut past);
+            for path in picture.keys().chain(past.keys()) {
+                assert_eq!(past.get(path), picture.get(path), "{path} after {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_shown_as_it_was_at_every_moment() {
+    for storage in STORAGES {
+        let bed = Bed::new(storage);
+        let mut film = Film::default();
+        film.take(&bed, "nothing");
+        let big = |seed: u8| (0..20_000u32).map(|i| (i / 4096) as u8 ^ seed).collect::<Vec<u8>>();
+        let steps: &[(&str, &dyn Fn())] = &[
+            ("create", &|| bed.write("f", b"one")),
+            ("write", &|| bed.write("f", b"second")),
+            ("mkdir", &|| bed.mkdir("d")),
+            ("create in it", &|| bed.write("d/g", &big(1))),
+            ("rename away", &|| bed.rename("f", "d/f")),
+            ("create again", &|| bed.write("f", b"new")),
+            ("write there", &|| bed.write("d/f", b"third")),
+            ("patch", &|| {
+                let open = bed.at("d/g").open(&root(), OpenFlags::RDWR).unwrap();
+                open.write(&root(), b"xyz", 5000).unwrap();
+            }),
+            ("symlink", &|| drop(bed.layer.root().symlink(&root(), name("s"), b"d/f").unwrap())),
+            ("rename a link", &|| bed.rename("s", "d/s2")),
+            ("replace", &|| bed.rename("d/f", "f")),
+            ("chmod", &|| {
+                let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                bed.at("f").setattr(&root(), &set, None).unwrap();
+            }),
+            ("rename a directory", &|| bed.rename("d", "e")),
+            ("remove", &|| bed.unlink("e/g")),
+            ("remove a link", &|| bed.unlink("e/s2")),
+            ("rmdir", &|| bed.layer.root().rmdir(&root(), name("e")).unwrap()),
+            ("mkdir again", &|| bed.mkdir("e")),
+            ("file in it", &|| bed.write("e/g", b"another")),
+            ("truncate", &|| {
+                let set = SetAttr { size: Some(2), ..SetAttr::default() };
+                bed.at("f").setattr(&root(), &set, None).unwrap();
+            }),
+            ("remove the last", &|| bed.unlink("f")),
+        ];
+        for (step, run) in steps {
+            run();
+            film.take(&bed, step);
+        }
+        film.check(&bed);
+    }
+}

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::history::At;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Content, Letter, Plain, Sparse, Version};
+use versionset::{Content, Letter, Members, Plain, Source, StoreFiles, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where the bytes and attributes of a past file are.
@@ -139,34 +139,15 @@ pub(crate) fn open_version(
     number: u64,
     head: Option<&Arc<dyn Vnode>>,
 ) -> Result<Arc<dyn Content>> {
-    letter_of(locked, number)?;
-    let mut members = Vec::new();
-    for version in locked.index().versions.range(number..).map(|(_, version)| version) {
-        members.push((version.number, version.letter));
-        if !version.letter.depends_on_newer() {
-            break;
-        }
-    }
-    let mut content: Option<Arc<dyn Content>> = None;
-    for (number, letter) in members.into_iter().rev() {
-        let entry = locked.file(cx, letter, number)?.ok_or(Errno::IO)?;
-        if entry.attr.kind() != Kind::Regular {
-            return Err(Errno::IO);
-        }
-        let (file, len) = (entry.vnode.open(cx, OpenFlags::RDONLY)?, entry.attr.size);
-        content = Some(match letter {
-            Letter::Full => Arc::new(Plain::new(file, len)),
-            Letter::Sparse => {
-                let newer = match content {
-                    Some(newer) => newer,
-                    None => open_head(cx, head.ok_or(Errno::IO)?)?,
-                };
-                Arc::new(Sparse::open(cx, file, len, newer)?)
-            }
-            _ => return Err(Errno::IO),
-        });
-    }
-    content.ok_or(Errno::STALE)
+    let members = Members::of(locked.index(), number).ok_or(Errno::STALE)?;
+    let source = StoreFiles {
+        dir: locked.store_dir().ok_or(Errno::IO)?,
+        stem: locked.set.stem.to_vec(),
+        head: head.map(|head| open_head(cx, head)).transpose()?,
+        blocks: None,
+    };
+    let source: Arc<dyn Source> = Arc::new(source);
+    versionset::open_version(cx, &source, members)
 }
 
 /// Returns the attributes of a version.
