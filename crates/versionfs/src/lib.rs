@@ -17,6 +17,7 @@
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | commands and their replies | `commands`, `reply` |
+//! | changes of versions and of whole sets by commands; who may | `change_versions`, `change_sets`, `permission` |
 //! | which content a name had at a time | `history` |
 //! | read-only vnodes of old versions | `past/` |
 //! | times and tags in commands and options | `when`, `tags` |
@@ -31,6 +32,8 @@
 mod attr;
 mod by_number;
 mod callers;
+mod change_sets;
+mod change_versions;
 mod commands;
 mod core;
 mod entry;
@@ -43,6 +46,7 @@ mod link;
 mod node;
 mod options;
 mod past;
+mod permission;
 mod rebuild;
 mod remove;
 mod rename;

@@ -394,6 +394,30 @@ impl Locked<'_> {
         versionset::write_full(cx, &*file, log, self.state.log_len)
     }
 
+    /// Whether the set has an index on disk.
+    pub(crate) fn has_index(&self) -> bool {
+        self.state.log_len > 0
+    }
+
+    /// Gives this set, which is empty, the content of another one's index.
+    pub(crate) fn take_over(&mut self, cx: &Cx<'_>, other: &Locked<'_>) -> Result<()> {
+        self.state.index = other.index().clone();
+        self.state.index.name.clone_from(&self.set.name);
+        let written = self.rewrite(cx);
+        self.state.is_loaded &= written.is_ok();
+        written
+    }
+
+    /// Removes the index of a set whose versions are gone.
+    pub(crate) fn remove_index(&mut self, cx: &Cx<'_>) -> Result<()> {
+        self.state.is_loaded = false;
+        let Some(store) = self.state.store.clone() else { return Ok(()) };
+        match store.unlink(cx, name_of(&index_name(&self.set.stem))?) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Forgets what is in memory: the next use reads the index again.
     pub(crate) fn reload(&mut self) {
         self.state.is_loaded = false;

@@ -53,7 +53,10 @@ impl Body {
     pub(crate) fn attr(&self, core: &Core, cx: &Cx<'_>) -> Result<Attr> {
         let server = core.server(cx);
         match self.now(core, cx)? {
-            Self::Head { lower, .. } => Ok(Attr { nlink: 1, ..lower.getattr(&server)? }),
+            Self::Head { lower, .. } => {
+                let attr = lower.getattr(&server)?;
+                Ok(Attr { nlink: 1, mode: without_setuid(attr.mode), ..attr })
+            },
             Self::Raw { lower, version } => {
                 let stored = lower.getattr(&server)?;
                 Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr_of(&version) })
@@ -97,7 +100,7 @@ impl Body {
             let session = inode.session(&server)?;
             // With the session locked, no version can be made.
             if let Self::Head { .. } = self.now(core, cx)? {
-                return read(&server, &*open_head(&server, lower)?);
+                return read(&server, &*head_content(&server, lower)?);
             }
             drop(session);
         }
@@ -127,7 +130,8 @@ fn letter_of(locked: &Locked<'_>, number: u64) -> Result<Letter> {
     Ok(locked.index().versions.get(&number).ok_or(Errno::STALE)?.letter)
 }
 
-fn open_head(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
+/// Returns the bytes of a head that can't change meanwhile.
+pub(crate) fn head_content(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
     let file = head.open(cx, OpenFlags::RDONLY)?;
     Ok(Arc::new(Plain::new(file, head.getattr(cx)?.size)))
 }
@@ -143,7 +147,7 @@ pub(crate) fn open_version(
     let source = StoreFiles {
         dir: locked.store_dir().ok_or(Errno::IO)?,
         stem: locked.set.stem.to_vec(),
-        head: head.map(|head| open_head(cx, head)).transpose()?,
+        head: head.map(|head| head_content(cx, head)).transpose()?,
         blocks: None,
     };
     let source: Arc<dyn Source> = Arc::new(source);
@@ -160,11 +164,17 @@ pub(crate) fn attr_of(version: &Version) -> Attr {
         mtime: version.mtime,
         ctime: version.died,
         btime: Some(version.born),
-        mode: version.kind.mode_bits() | version.mode,
+        mode: without_setuid(version.kind.mode_bits() | version.mode),
         nlink: 1,
         uid: version.uid,
         gid: version.gid,
         rdev: 0,
         blksize: 4096,
     }
+}
+
+/// Returns a mode without set-user-ID and set-group-ID: a program that was replaced because of a hole
+/// must not run with its privileges again.
+fn without_setuid(mode: u32) -> u32 {
+    if mode & Kind::MASK == Kind::Regular.mode_bits() { mode & !0o6000 } else { mode }
 }

@@ -16,7 +16,7 @@ mod objects;
 mod special;
 mod target;
 
-pub(crate) use content::Body;
+pub(crate) use content::{Body, head_content, open_version};
 pub(crate) use dir::{END, PastDir};
 pub(crate) use file::PastFile;
 pub(crate) use objects::{PastKey, PastObjects};
