@@ -9,7 +9,7 @@ use crate::permission::{owns, require_owner, require_removable, require_writable
 use crate::set::Set;
 use std::sync::Arc;
 use versionset::Record;
-use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr, Vnode};
+use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr};
 
 impl History {
     /// Returns the owners of the head and of all versions.

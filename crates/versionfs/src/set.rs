@@ -154,6 +154,11 @@ impl Set {
         (self.home.id(), self.home.generation(), self.is_link)
     }
 
+    /// Whether the set belongs to an inode with several names.
+    pub(crate) const fn is_link(&self) -> bool {
+        self.is_link
+    }
+
     /// Returns the lower file that is the head of the versions, if there is one.
     pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
         if !self.is_link {

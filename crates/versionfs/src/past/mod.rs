@@ -7,6 +7,7 @@
 //! | files | `file` |
 //! | directories as they were at a time | `dir` |
 //! | symbolic links and special files | `special` |
+//! | the directory `.versions` | `view` |
 //! | their numbers | `objects` |
 
 mod content;
@@ -15,6 +16,7 @@ mod file;
 mod objects;
 mod special;
 mod target;
+mod view;
 
 pub(crate) use content::{Body, head_content, open_version};
 pub(crate) use dir::{END, PastDir};
@@ -22,3 +24,4 @@ pub(crate) use file::PastFile;
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;
 pub(crate) use target::{Target, parse_number};
+pub(crate) use view::{VIEW, View};
