@@ -199,9 +199,6 @@ impl Move<'_> {
     /// versions lack bytes that only the file has.
     fn leave(&self, cx: &Cx<'_>) -> Result<Left> {
         let object = &self.object;
-        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
-            return Ok(Left::Nothing);
-        }
         let mut session = object.inode.session(cx)?;
         object.end_delay(cx, &mut session)?;
         session.active = None;
@@ -256,9 +253,6 @@ impl Move<'_> {
         let object = &self.object;
         object.inode.set_place(None);
         object.inode.found_at(&dir.lower, name.as_bytes());
-        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
-            return;
-        }
         let server = object.core.server(cx);
         let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {

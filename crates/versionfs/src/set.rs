@@ -101,6 +101,11 @@ impl Core {
 }
 
 impl Sets {
+    /// Forgets the sets of a directory, whose store was removed.
+    pub(crate) fn forget_dir(&self, dir: u64) {
+        self.0.lock().retain(|key, _| key.dir != dir);
+    }
+
     fn get(&self, key: Key, make: impl FnOnce(Arc<[u8]>) -> Set) -> Arc<Set> {
         let mut sets = self.0.lock();
         if let Some(set) = sets.get(&key) {
@@ -146,7 +151,7 @@ pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc
 }
 
 /// Returns a directory of the layer's own, which is created if it does not exist.
-fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+pub(crate) fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
     match dir.mkdir(cx, name, 0o700) {
         Ok(entry) => Ok(entry.vnode),
@@ -159,6 +164,31 @@ fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vn
 }
 
 impl Set {
+    /// Returns what identifies the set: the number and generation of its directory, and whether it
+    /// belongs to an inode with several names.
+    pub(crate) fn identity(&self) -> (u64, u32, bool) {
+        (self.home.id(), self.home.generation(), self.is_link)
+    }
+
+    /// Whether the set belongs to an inode with several names.
+    pub(crate) const fn is_link(&self) -> bool {
+        self.is_link
+    }
+
+    /// Returns the lower file that is the head of the versions, if there is one.
+    pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        if !self.is_link {
+            let name = self.name.as_deref().unwrap_or(&self.stem);
+            return Ok(self.home.lookup(cx, Name::new(name)?)?.map(|entry| entry.vnode));
+        }
+        let Some((number, generation)) = crate::past::parse_number(&self.stem) else { return Err(Errno::IO) };
+        match core.by_number(cx, number) {
+            Ok(vnode) => Ok((vnode.generation() == generation).then_some(vnode)),
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Locks the set and loads its index.
     ///
     /// # Errors
@@ -325,6 +355,11 @@ impl Locked<'_> {
         Ok(store)
     }
 
+    /// Returns the store, if it exists.
+    pub(crate) fn store_dir(&self) -> Option<Arc<dyn Vnode>> {
+        self.state.store.clone()
+    }
+
     /// Appends records to the index, and applies them.
     ///
     /// # Errors
@@ -376,6 +411,30 @@ impl Locked<'_> {
             store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
         };
         versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Whether the set has an index on disk.
+    pub(crate) fn has_index(&self) -> bool {
+        self.state.log_len > 0
+    }
+
+    /// Gives this set, which is empty, the content of another one's index.
+    pub(crate) fn take_over(&mut self, cx: &Cx<'_>, other: &Locked<'_>) -> Result<()> {
+        self.state.index = other.index().clone();
+        self.state.index.name.clone_from(&self.set.name);
+        let written = self.rewrite(cx);
+        self.state.is_loaded &= written.is_ok();
+        written
+    }
+
+    /// Removes the index of a set whose versions are gone.
+    pub(crate) fn remove_index(&mut self, cx: &Cx<'_>) -> Result<()> {
+        self.state.is_loaded = false;
+        let Some(store) = self.state.store.clone() else { return Ok(()) };
+        match store.unlink(cx, name_of(&index_name(&self.set.stem))?) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Forgets what is in memory: the next use reads the index again.
@@ -444,7 +503,7 @@ fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
     text.split(|byte| *byte == b' ').nth(1) == Some(&link_stem(vnode))
 }
 
-fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
+pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
     if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
         return Err(Errno::IO);
     }

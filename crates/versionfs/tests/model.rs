@@ -134,7 +134,7 @@ fn errors_change_neither_the_tree_nor_its_history() {
 fn check_after_crash(world: &mut World, candidates: [Model; 2]) -> Result<(), String> {
     world.kill();
     let mut errors = Vec::new();
-    let unchanged = candidates.iter().map(|one| Unchanged::of(one)).collect::<Vec<_>>();
+    let unchanged = candidates.iter().map(Unchanged::of).collect::<Vec<_>>();
     for (mut candidate, unchanged) in candidates.into_iter().zip(unchanged) {
         candidate.killed();
         candidate.sweep();

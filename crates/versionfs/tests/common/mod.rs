@@ -1,5 +1,8 @@
 //! A model of version history, the layer under test, and a reader of what is in the stores.
 
+// Each test program uses only some of this.
+#![allow(dead_code, unreachable_pub)]
+
 pub mod history;
 pub mod ops;
 pub mod store;
