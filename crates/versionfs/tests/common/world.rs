@@ -571,7 +571,8 @@ fn compare(
                 let Found { version, data, attrs } = version;
                 let data = data.clone().unwrap_or_default();
                 let (kind, cause, uid) = (version.kind, version.cause, version.who.uid);
-                adopted.push(Ver { kind, cause, uid, data, attrs: attrs.clone(), maybe: false });
+                // The layer may find out yet that the operation did not happen.
+                adopted.push(Ver { kind, cause, uid, data, attrs: attrs.clone(), maybe: true });
             }
             Some(next) => return Err(format!("found {}\nexpected {}", show_found(version), show(next))),
             None => return Err(format!("invented {}", show_found(version))),
