@@ -25,6 +25,9 @@ impl VersionVnode {
         }
         let mut session = target.inode.session(cx)?;
         target.end_delay(cx, &mut session)?;
+        if target.lower.getattr(cx)?.nlink > 1 {
+            target.head().sets(cx, 2)?;
+        }
         let before = target.lower.getattr(cx)?;
         let server = self.core.server(cx);
         let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
