@@ -567,7 +567,8 @@ fn compare(
         }
         match rest.peek() {
             Some(next) if matches(version, next) => {
-                adopted.push(Ver { maybe: false, ..(*next).clone() });
+                let maybe = next.maybe && !unchanged.contents.is_empty();
+                adopted.push(Ver { maybe, ..(*next).clone() });
                 rest.next();
             }
             _ if unchanged.permits(key, version) => {
