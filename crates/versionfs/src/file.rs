@@ -124,8 +124,8 @@ impl VersionVnode {
         Ok(self.file(lower, mode, flags))
     }
 
-    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its first
-    /// writes, too, and reads what they overwrite.
+    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its
+    /// first writes, too, and reads what they overwrite.
     pub(crate) fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
         if self.core.options.comprehensive && flags.writes() { with_reading(flags) } else { flags }
     }

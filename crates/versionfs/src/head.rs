@@ -21,6 +21,9 @@ const QUICK_COPY: u64 = 128 * 1024;
 /// Bytes that are copied at once.
 const CHUNK: usize = 128 * 1024;
 
+/// An extended attribute: its name and value.
+type Xattr = (Vec<u8>, Vec<u8>);
+
 /// An object whose version is made.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a> {
@@ -205,7 +208,7 @@ impl Head<'_> {
         server: &Cx<'_>,
         locked: &mut Locked<'_>,
         file: &dyn OpenFile,
-        (attr, xattrs): (&Attr, &[(Vec<u8>, Vec<u8>)]),
+        (attr, xattrs): (&Attr, &[Xattr]),
         (number, replaces): (u64, bool),
     ) -> Result<()> {
         let (entry, copy) = locked.create(server, Letter::Full, number)?;

@@ -223,8 +223,8 @@ impl Locked<'_> {
         Ok(newest.letter == Letter::Blocks || store.lookup(cx, name_of(&name)?)?.is_some())
     }
 
-    /// Drops a newest version that a rename made before a kill interrupted it: the file has its name
-    /// still.
+    /// Drops a newest version that a rename made before a kill interrupted it: the file has its
+    /// name still.
     fn drop_unfinished(&mut self, cx: &Cx<'_>) -> Result<()> {
         let Some(newest) = self.state.index.newest() else { return Ok(()) };
         let (number, letter) = (newest.number, newest.letter);

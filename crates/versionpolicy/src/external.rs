@@ -110,7 +110,8 @@ fn time(at: i128) -> String {
 }
 
 /// Decides by the answer of the program, which replaces `keep` and `landmarks`. Minimums and
-/// maximums apply as in [`crate::decide`]: a protected version stays even if the program discards it.
+/// maximums apply as in [`crate::decide`]: a protected version stays even if the program discards
+/// it.
 ///
 /// # Errors
 /// Why the answer is not used.

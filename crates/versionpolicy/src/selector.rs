@@ -74,7 +74,8 @@ impl Selector {
         let names = globs("name", Kind::Name, &no_slash);
         let mut processes = globs("process", Kind::Name, &no_slash);
         processes.iter_mut().for_each(|glob| glob.truncate_exact(MAX_COMM));
-        let size = table.get("size").and_then(|node| node.ends(Quantity::Size, problems)).map(|ends| ends.filled());
+        let size =
+            table.get("size").and_then(|node| node.ends(Quantity::Size, problems)).map(super::range::Ends::filled);
         let mut selector = Self { paths, directories, names, except, processes, size, ..Self::default() };
         selector.read_strings(table, problems);
         selector.read_accounts(table, context.accounts, problems);

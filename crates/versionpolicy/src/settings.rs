@@ -30,7 +30,7 @@ impl Storage {
     /// The word of configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(self, &Self::ALL, &Self::NAMES)
+        name_of(&self, &Self::ALL, &Self::NAMES)
     }
 
     /// The policy with this name.
@@ -56,13 +56,13 @@ impl NoSpace {
     /// The word of configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(self, &Self::ALL, &Self::NAMES)
+        name_of(&self, &Self::ALL, &Self::NAMES)
     }
 }
 
 /// Returns the name of a value.
-pub(crate) fn name_of<T: PartialEq>(value: T, all: &[T], names: &[&'static str]) -> &'static str {
-    all.iter().position(|other| *other == value).and_then(|at| names.get(at)).copied().unwrap_or("")
+pub(crate) fn name_of<T: PartialEq>(value: &T, all: &[T], names: &[&'static str]) -> &'static str {
+    all.iter().position(|other| other == value).and_then(|at| names.get(at)).copied().unwrap_or("")
 }
 
 /// Returns the value with a name.
@@ -93,7 +93,7 @@ impl Generation {
     /// The word of configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(self, &Self::ALL, &Self::NAMES)
+        name_of(&self, &Self::ALL, &Self::NAMES)
     }
 }
 
@@ -153,7 +153,7 @@ impl Limit {
 
     pub(crate) fn name(self) -> &'static str {
         let names = ["number.min", "number.max", "age.min", "age.max", "space.min", "space.max"];
-        name_of(self, &Self::ALL, &names)
+        name_of(&self, &Self::ALL, &names)
     }
 
     pub(crate) fn is_min(self) -> bool {

@@ -20,8 +20,8 @@ const LANDMARK_RATIO: i128 = 16;
 /// other, the last one matters. How close is close depends on the age, as people remember recent
 /// changes in more detail than old ones.
 ///
-/// A version is a landmark if it was the head for at least a sixteenth of its age, that is if
-/// `died - born >= (now - died) / 16`. The gap to the next change is `died - born`, so this needs no
+/// A version is a landmark if it was the head for at least a sixteenth of its age, that is if `16 *
+/// (died - born) >= now - died`. The gap to the next change is `died - born`, so this needs no
 /// neighbours, and discarding other versions never changes it. Ages of landmarks grow
 /// geometrically: of the versions between one minute and ten years old, at most 256 are landmarks.
 #[must_use]

@@ -63,8 +63,8 @@ impl UserRules {
         Self { default, overrides }
     }
 
-    /// The rights of a user. An override for the user precedes those for groups; of several ones the
-    /// most restrictive one applies.
+    /// The rights of a user. An override for the user precedes those for groups; of several ones
+    /// the most restrictive one applies.
     pub(crate) fn access(&self, uid: u32, gid: u32, groups: &[u32]) -> UserAccess {
         let by_user: Vec<_> = self.overrides.iter().filter(|own| own.users.contains(&uid)).collect();
         let in_group = |group: &u32| *group == gid || groups.contains(group);

@@ -26,7 +26,7 @@ pub enum VolumeMax {
 pub struct VolumeLimit {
     /// The most space.
     pub max: VolumeMax,
-    /// Whether minimums give way once nothing else is left to discard.
+    /// Whether versions that a minimum protects are discarded once no others are left.
     pub hard: bool,
 }
 

@@ -34,7 +34,7 @@ fn the_administrator_provides_defaults_and_users_customize_them() {
 #[test]
 fn values_of_users_stay_within_the_bounds() {
     let policies = policies(
-        "[bounds]\nnumber = \"2..100\"\nage = { min = \"..7d\", max = \"1d..\" }\nkeep = { hourly = \"..48\" }\n\
+        "[bounds]\n number = \"2..100\"\nage = { min = \"..7d\", max = \"1d..\" }\nkeep = { hourly = \"..48\" }\n\
          storage = [\"compress\", \"sparse\"]\nversions = [true]",
         "number = \"1..500\"\nage = \"30d..60d\"\nkeep = \"all\"\nstorage = \"full\"\nversions = false",
         "number = \"..none\"\nkeep = { hourly = 72, daily = 3 }\nstorage = \"sparse\"",
@@ -50,8 +50,8 @@ fn values_of_users_stay_within_the_bounds() {
 #[test]
 fn rules_of_the_administrator_override_those_of_users() {
     let policies = policies(
-        "[[rule]]\nextension = \"log\"\nnumber = \"..10\"\n[[rule]]\nextension = \"c\"\ndefault = true\nnumber = \"..30\"",
-        "[[rule]]\nextension = [\"log\", \"c\"]\nnumber = \"..50\"",
+        "[[rule]]\nextension = \"log\"\n number = \"..10\"\n[[rule]]\nextension = \"c\"\ndefault = true\n number = \"..30\"",
+        "[[rule]]\nextension = [\"log\", \"c\"]\n number = \"..50\"",
         "number = \"..70\"",
     );
     let max = |path, uid| policies.effective(&subject(path, uid)).number.max;
@@ -65,9 +65,9 @@ fn rules_of_the_administrator_override_those_of_users() {
 fn of_two_policies_of_a_user_the_most_restrictive_one_wins() {
     let policies = policies(
         "",
-        "[[rule]]\nname = \"a*\"\nnumber = \"5..50\"\nspace = \"..1MB\"\nstorage = \"sparse\"\nlandmarks = true\n\
+        "[[rule]]\nname = \"a*\"\n number = \"5..50\"\nspace = \"..1MB\"\nstorage = \"sparse\"\nlandmarks = true\n\
          keep = { hourly = 9, daily = 1 }\n\
-         [[rule]]\nextension = \"c\"\nnumber = \"10..100\"\nstorage = \"full\"\nversions = false\nlandmarks = false\n\
+         [[rule]]\nextension = \"c\"\n number = \"10..100\"\nstorage = \"full\"\nversions = false\nlandmarks = false\n\
          keep = { hourly = 3, daily = 7 }\nnospace = \"fail\"\n\
          [[rule]]\nsize = \"1KB..\"\nnospace = \"skip\"\nkeep = \"all\"",
         "",
@@ -153,7 +153,7 @@ fn access_is_the_administrators_choice() {
 
 #[test]
 fn explain_names_file_line_and_bound() {
-    let policies = policies("[bounds]\nnumber = \"..100\"", "[[rule]]\nname = \"*\"\nnumber = \"..500\"", "");
+    let policies = policies("[bounds]\n number = \"..100\"", "[[rule]]\nname = \"*\"\n number = \"..500\"", "");
     let shown: Vec<_> = policies.explain(&subject("/f", ANN)).iter().map(ToString::to_string).collect();
     let number = "number.max = 100 (~/versionfs.conf:3), changed by the bounds of /etc/versionfs.conf:3";
     assert!(shown.contains(&number.to_owned()), "{shown:#?}");

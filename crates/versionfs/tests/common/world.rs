@@ -138,8 +138,8 @@ impl World {
         result
     }
 
-    /// Notes which delayed truncations have taken place: any operation, also one that fails, may end
-    /// the delay.
+    /// Notes which delayed truncations have taken place: any operation, also one that fails, may
+    /// end the delay.
     fn reconcile(&mut self) {
         let clean: Arc<dyn Layer> = self.mem.without_faults();
         for ino in self.model.nodes.keys().copied().collect::<Vec<_>>() {
