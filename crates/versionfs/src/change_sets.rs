@@ -102,7 +102,8 @@ pub(crate) fn remove(core: &Arc<Core>, cx: &Cx<'_>, at: &At, is_dir: bool) -> Re
     let count = if is_last { sets.len() } else { 1 };
     for set in sets.iter().take(count) {
         let mut locked = set.lock(core, &server)?;
-        let versions: Vec<_> = locked.index().versions.values().map(|version| (version.letter, version.number)).collect();
+        let versions: Vec<_> =
+            locked.index().versions.values().map(|version| (version.letter, version.number)).collect();
         for (letter, number) in versions {
             locked.append(&server, &[Record::Discarded(number)])?;
             remove_file(&server, &mut locked, letter, number)?;
@@ -191,7 +192,8 @@ fn move_set(core: &Arc<Core>, cx: &Cx<'_>, at: &At, to: &At, history: &History, 
         object.inode.found_at(&to.dir, &to.name);
     }
     if has_set {
-        let versions: Vec<_> = from_set.index().versions.values().map(|version| (version.letter, version.number)).collect();
+        let versions: Vec<_> =
+            from_set.index().versions.values().map(|version| (version.letter, version.number)).collect();
         for (letter, number) in versions {
             from_set.remove(cx, letter, number)?;
         }

@@ -66,7 +66,10 @@ pub(crate) const ALL: [Command; 16] = [
         "versionfs.discard",
         "Discards versions. The input is NAME and their numbers. A pinned one is refused. Returns an empty reply.",
     ),
-    anyone("versionfs.pin", "Keeps a version from being discarded. The input is NAME, the number, on or off. Returns an empty reply."),
+    anyone(
+        "versionfs.pin",
+        "Keeps a version from being discarded. The input is NAME, the number, on or off. Returns an empty reply.",
+    ),
     anyone(
         "versionfs.annotate",
         "Sets the note of a version. The input is NAME, the number and the text, at most 2,048 bytes; without a text, the note \
@@ -187,7 +190,8 @@ impl Place<'_> {
             let own = self.core.sets.of_name(self.lower, &name);
             let locked = own.lock(self.core, &server)?;
             for version in locked.index().versions.values() {
-                let stored = locked.file(&server, version.letter, version.number)?.map_or(0, |file| file.attr.blocks * 512);
+                let stored =
+                    locked.file(&server, version.letter, version.number)?.map_or(0, |file| file.attr.blocks * 512);
                 let sum = by_letter.entry(version.letter).or_default();
                 *sum = (sum.0 + 1, sum.1.saturating_add(version.size), sum.2.saturating_add(stored));
             }

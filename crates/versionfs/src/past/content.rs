@@ -56,7 +56,7 @@ impl Body {
             Self::Head { lower, .. } => {
                 let attr = lower.getattr(&server)?;
                 Ok(Attr { nlink: 1, mode: without_setuid(attr.mode), ..attr })
-            },
+            }
             Self::Raw { lower, version } => {
                 let stored = lower.getattr(&server)?;
                 Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr_of(&version) })

@@ -26,6 +26,9 @@ pub(crate) struct PastDir {
     pub(crate) time: Time,
 }
 
+/// Entries by cookie and name: number and kind.
+type Entries = BTreeMap<(u64, Vec<u8>), (u64, Kind)>;
+
 impl PastDir {
     /// Returns a directory as it was at a time.
     pub(crate) fn at(core: &Arc<Core>, lower: &Arc<dyn Vnode>, time: Time) -> Arc<dyn Vnode> {
@@ -40,7 +43,7 @@ impl PastDir {
 
     /// Returns the entries by cookie: number, kind and name. The cookie is a part of the number, so
     /// it does not depend on the other entries.
-    fn entries(&self, cx: &Cx<'_>) -> Result<BTreeMap<(u64, Vec<u8>), (u64, Kind)>> {
+    fn entries(&self, cx: &Cx<'_>) -> Result<Entries> {
         let mut entries = BTreeMap::new();
         for name in names_in(&self.core, cx, &self.lower)? {
             cx.check()?;
