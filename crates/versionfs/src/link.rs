@@ -53,11 +53,14 @@ impl VersionVnode {
             let next = locked.index().next();
             if is_new || !locked.is_linked() {
                 let (now, mut records) = (self.core.now(), Vec::new());
+                // The first name has been the file's since before it got a second one.
+                let attr = self.lower.getattr(&server)?;
+                let born = crate::head::interval(locked.index(), &attr, now).0;
                 if is_new {
                     let who = self.core.callers.who(cx);
                     records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
                 }
-                records.push(Record::Linked(now, link_stem(&*self.lower).into()));
+                records.push(Record::Linked(if is_new { now } else { born }, link_stem(&*self.lower).into()));
                 locked.append(&server, &records)?;
             }
             drop(locked);
