@@ -63,11 +63,14 @@ impl VersionVnode {
             let stem = link_stem(&*self.lower);
             if is_new || !locked.is_linked(&stem) {
                 let (now, mut records) = (self.core.now(), Vec::new());
+                // The first name has been the file's since before it got a second one.
+                let attr = self.lower.getattr(&server)?;
+                let born = crate::head::interval(locked.index(), &attr, now).0;
                 if is_new {
                     let who = self.core.callers.who(cx);
                     records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
                 }
-                records.extend(locked.joining(now, &stem));
+                records.extend(locked.joining(if is_new { now } else { born }, &stem));
                 locked.append(&server, &records)?;
             }
             drop(locked);

@@ -245,6 +245,9 @@ impl Film {
     fn check(&self, bed: &Bed) {
         let dir = bed.layer.root();
         for (step, time, picture) in &self.0 {
+            if std::env::var("TRACE").is_ok() {
+                println!("{} {step}", time.sec * 1000 + i64::from(time.nsec / 1000000));
+            }
             let then = redeem(&dir, &ask(&dir, "versionfs.at", &format!("{}.{:09}", time.sec, time.nsec)));
             let mut past = Snapshot::new();
             snapshot(&root(), &then, "", &mut past);
@@ -463,14 +466,10 @@ fn hard_links_share_versions() {
             let numbers: Vec<u64> = list(&dir, file).iter().map(|line| line[0].parse().unwrap()).collect();
             numbers.iter().map(|number| read(&version(&dir, file, *number)).unwrap()).collect::<Vec<_>>()
         };
-        // Versions that depend on the head are closed by a link: then "two" ends twice.
-        let mut texts_of_a = texts("a");
-        texts_of_a.dedup();
-        assert!(
-            texts_of_a.starts_with(&[b"one", b"two", &b"three"[..], b"four"].map(<[u8]>::to_vec)),
-            "{:?}",
-            list(&dir, "a")
-        );
+        let mut of_a = texts("a");
+        // Adding a name may make a copy.
+        of_a.dedup();
+        assert!(of_a.starts_with(&[b"one".to_vec(), b"two".to_vec(), b"three".to_vec(), b"four".to_vec()]));
         assert!(texts("b").starts_with(&[b"two".to_vec(), b"three".to_vec()]), "{:?}", list(&dir, "b"));
     }
 }
@@ -604,13 +603,16 @@ fn random_step(bed: &Bed, random: &mut Random) -> String {
 
 #[test]
 fn random_histories_are_shown_as_they_were() {
-    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20);
-    for seed in 1_u64..=seeds {
+    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20u64);
+    for seed in std::env::var("FIRST").map_or(1, |first| first.parse().unwrap())..=seeds {
         for storage in STORAGES {
             let bed = Bed::new(storage);
             let (mut film, mut random) = (Film::default(), Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
             for step in 0..60 {
                 let done = random_step(&bed, &mut random);
+                if std::env::var("TRACE").is_ok() {
+                    println!("DID {storage:?} {done}");
+                }
                 film.take(&bed, &format!("seed {seed}, step {step}: {done}"));
             }
             film.check(&bed);

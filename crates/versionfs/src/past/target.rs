@@ -11,6 +11,9 @@ use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 /// Longest chain of renames that is followed.
 const MAX_RENAMES: usize = 10_000;
 
+/// Longest time between the record of a rename and the rename, in seconds.
+const SLOWEST: i128 = 60;
+
 /// What a past name refers to.
 #[derive(Debug)]
 pub(crate) enum Target {
@@ -58,7 +61,7 @@ fn step(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, moment: &Mome
     match moment {
         Moment::Version(position) => {
             let seen = history.versions.get(*position).ok_or(Errno::NOENT)?;
-            version(core, cx, at, seen)
+            version(core, cx, at, history, seen)
         }
         Moment::Head => head(core, cx, at, history).map(Step::Done),
         Moment::Inode(stem, time) => inode(core, cx, stem, *time),
@@ -78,7 +81,7 @@ fn head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History) -> Result<Tar
     })
 }
 
-fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen) -> Result<Step> {
+fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &Seen) -> Result<Step> {
     let version = &seen.version;
     if !matches!(version.letter, Letter::Renamed | Letter::Directory | Letter::Special) {
         let body = Body::Version { set: Arc::clone(&seen.set), version: version.clone() };
@@ -94,10 +97,55 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen) -> Result<Step> 
         }
         Letter::Renamed if entry.attr.kind() == Kind::Symlink => {
             let text = entry.vnode.readlink(cx)?;
-            follow(core, cx, at, seen, &Reference::parse(&text).ok_or(Errno::IO)?)
+            let to = Reference::parse(&text).ok_or(Errno::IO)?;
+            match stayed(history, seen, &to) {
+                Some(moment) if !arrived(core, cx, at, seen, &to)? => {
+                    Ok(Step::Next(at.clone(), moment, Box::new(history.clone())))
+                }
+                _ => follow(core, cx, at, seen, &to),
+            }
         }
         _ => Err(Errno::IO),
     }
+}
+
+/// Returns what the name had directly after a version that refers to another place, if that may be the
+/// same object: the rename failed, or a kill interrupted it.
+fn stayed(history: &History, seen: &Seen, to: &Reference<'_>) -> Option<Moment> {
+    let newer = history.versions.iter().position(|newer| newer.version.number > seen.version.number);
+    match newer {
+        Some(position) => {
+            let next = &history.versions.get(position)?.version;
+            (next.born == seen.version.died && next.kind == seen.version.kind).then_some(Moment::Version(position))
+        }
+        None => {
+            let head = history.head.as_ref()?;
+            ((head.vnode.id(), head.vnode.generation()) == to.object).then_some(Moment::Head)
+        }
+    }
+}
+
+/// Whether an object arrived at the new place at about the time of the rename.
+fn arrived(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_>) -> Result<bool> {
+    let dir = match find(core, cx, to.dir) {
+        Ok(dir) if dir.kind() == Kind::Directory => dir,
+        Ok(_) | Err(Errno::STALE) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    let history = At::new(&dir, to.name).history(core, cx)?;
+    Ok(arrival(&history, at, seen.version.died).is_some_and(|birth| distance(birth.time, seen.version.died) <= SLOWEST))
+}
+
+fn distance(one: Time, other: Time) -> i128 {
+    (i128::from(one.sec) - i128::from(other.sec)).abs()
+}
+
+/// Returns the birth of a head that came from another place at about this time.
+fn arrival<'a>(history: &'a History, from: &At, time: Time) -> Option<&'a versionset::Birth> {
+    let came = |birth: &&versionset::Birth| {
+        birth.from.as_ref().is_some_and(|place| place.dir == from.dir.id() && *place.name == *from.name)
+    };
+    history.births.iter().filter(came).min_by_key(|birth| (distance(birth.time, time), birth.time))
 }
 
 /// Follows the reference of a renamed file.
@@ -113,11 +161,7 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     let next = At::new(&dir, to.name);
     let history = next.history(core, cx)?;
     let died = seen.version.died;
-    let came = |birth: &&versionset::Birth| {
-        birth.from.as_ref().is_some_and(|from| from.dir == at.dir.id() && *from.name == *at.name)
-    };
-    let distance = |time: Time| (i128::from(time.sec) - i128::from(died.sec)).abs();
-    let birth = history.births.iter().filter(came).min_by_key(|birth| (distance(birth.time), birth.time));
+    let birth = arrival(&history, at, died);
     let arrived = birth.map_or(died, |birth| birth.time.max(died));
     let moment = history.at(arrived).ok_or(Errno::STALE)?;
     if let Moment::Head = moment
