@@ -27,7 +27,7 @@ impl Now {
 
 /// `log`
 #[derive(Debug, Args)]
-pub struct LogArgs {
+pub(crate) struct LogArgs {
     /// The file or directory; it may be removed.
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
@@ -44,7 +44,7 @@ pub struct LogArgs {
 
 /// Which changes.
 #[derive(Debug, Default, Args)]
-pub struct FilterArgs {
+pub(crate) struct FilterArgs {
     /// Changes at or after this time.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,

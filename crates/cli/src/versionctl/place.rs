@@ -24,8 +24,6 @@ pub(crate) struct Place {
 pub(crate) struct Lost {
     pub(crate) path: PathBuf,
     /// Its newest version.
-    pub(crate) version: Version,
-    /// That version.
     pub(crate) old: OwnedFd,
 }
 
@@ -56,7 +54,7 @@ impl Place {
         let mut lost = above.lost;
         let old = dir.as_fd().try_clone_to_owned();
         let old = old.map_err(|error| at(parent, Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
-        lost.push(Lost { path: parent.to_owned(), version, old });
+        lost.push(Lost { path: parent.to_owned(), old });
         Ok(Self { dir, name, lost })
     }
 

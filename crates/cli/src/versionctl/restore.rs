@@ -23,7 +23,7 @@ const SAME_REMOVAL: i64 = 60;
 
 /// `restore`
 #[derive(Debug, Args)]
-pub struct RestoreArgs {
+pub(crate) struct RestoreArgs {
     /// The file or directory; it may be removed. With --process and the like: where to search.
     #[arg(required_unless_present_any = ["all", "process", "pid", "session", "since", "user"])]
     path: Option<PathBuf>,
