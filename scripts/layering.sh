@@ -29,7 +29,7 @@ viewfs: vnode stack access classify
 changes: vnode unionfs
 plugin: vnode stack wrapfs
 versionset: vnode blockstore
-versionfs: vnode stack versionset versionpolicy blockstore
+versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
 cli: *

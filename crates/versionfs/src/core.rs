@@ -1,7 +1,9 @@
 use crate::callers::Callers;
 use crate::inode::Inodes;
 use crate::options::Options;
+use crate::past::PastObjects;
 use crate::set::Sets;
+use crate::token::Tokens;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Layer, Result, Time, Upcalls, Vnode};
@@ -17,6 +19,8 @@ pub(crate) struct Core {
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
+    pub(crate) tokens: Tokens,
+    pub(crate) past: PastObjects,
     uid: u32,
     gid: u32,
 }
@@ -31,6 +35,8 @@ impl Core {
             callers: Callers::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
+            tokens: Tokens::default(),
+            past: PastObjects::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         }

@@ -36,6 +36,7 @@ pub(crate) struct VersionFile {
     inode: Arc<Inode>,
     lower: Arc<dyn OpenFile>,
     mode: Mode,
+    reads: bool,
     appends: bool,
     /// Whether this open file has made its version.
     made: AtomicBool,
@@ -93,6 +94,7 @@ impl VersionVnode {
             inode: Arc::clone(&self.inode),
             lower,
             mode,
+            reads: flags.reads(),
             appends: flags.appends(),
             made: AtomicBool::new(mode == Mode::Creates),
             is_bound: AtomicBool::new(false),
@@ -356,6 +358,10 @@ impl OpenFile for VersionFile {
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.reads {
+            // The lower file is open for reading, too.
+            return Err(Errno::BADF);
+        }
         match self.inode.delayed() {
             Some(size) => self.lower.read(cx, versionset::clamp(out, offset, size), offset),
             None => self.lower.read(cx, out, offset),

@@ -91,10 +91,13 @@ impl Layer for VersionFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        self.lower.commands()
+        self.lower.commands().into_iter().chain(crate::commands::ALL).collect()
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
+        if let Some(past) = self.root.core.past.find(number) {
+            return Ok(past);
+        }
         let lower = self.root.core.by_number(cx, number)?;
         if Arc::ptr_eq(&lower, &self.lower.root()) {
             return Ok(self.root());

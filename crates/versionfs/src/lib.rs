@@ -16,6 +16,10 @@
 //! | objects in use | `inode` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
+//! | commands and their replies | `commands`, `reply` |
+//! | which content a name had at a time | `history` |
+//! | read-only vnodes of old versions | `past/` |
+//! | names under which old versions are opened | `token` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
 //!
@@ -26,19 +30,26 @@
 mod attr;
 mod by_number;
 mod callers;
+mod commands;
 mod core;
+mod entry;
 mod file;
 mod head;
+mod history;
 mod inode;
 mod layer;
 mod link;
 mod node;
 mod options;
+mod past;
 mod rebuild;
 mod remove;
 mod rename;
+mod reply;
 mod session;
 mod set;
+mod sets_of_dir;
+mod token;
 mod upcalls;
 mod vnode_impl;
 

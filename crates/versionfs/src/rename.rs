@@ -35,7 +35,13 @@ impl VersionVnode {
         }
         let _renames =
             if cx.may_block { self.core.renames.lock() } else { self.core.renames.try_lock().ok_or(MAY_BLOCK)? };
+        if new_dir.lower.kind() != Kind::Directory {
+            return Err(Errno::NOTDIR);
+        }
         let source = self.lower.lookup(cx, name)?.ok_or(Errno::NOENT)?;
+        if new_dir.inode.is_buried() {
+            return Err(Errno::NOENT);
+        }
         let target = new_dir.lower.lookup(cx, new_name)?;
         match &target {
             None if flags.exchange => return Err(Errno::NOENT),
@@ -43,8 +49,8 @@ impl VersionVnode {
             _ => {}
         }
         let is_same = target.as_ref().is_some_and(|target| target.vnode.id() == source.vnode.id());
-        if is_same || new_dir.inode.is_buried() {
-            // Two names of one file: nothing happens. In a removed directory, it fails.
+        if is_same {
+            // Two names of one file: nothing happens.
             return self.lower.rename(cx, name, &new_dir.lower, new_name, flags);
         }
         cx.require_blocking()?;

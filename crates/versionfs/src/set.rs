@@ -6,7 +6,8 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, parse, stem_of, version_name,
+    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, parse, stem_of,
+    version_name,
 };
 use vnode::{
     Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode,
@@ -147,6 +148,26 @@ fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vn
 }
 
 impl Set {
+    /// Returns what identifies the set: the number and generation of its directory, and whether it
+    /// belongs to an inode with several names.
+    pub(crate) fn identity(&self) -> (u64, u32, bool) {
+        (self.home.id(), self.home.generation(), self.is_link)
+    }
+
+    /// Returns the lower file that is the head of the versions, if there is one.
+    pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        if !self.is_link {
+            let name = self.name.as_deref().unwrap_or(&self.stem);
+            return Ok(self.home.lookup(cx, Name::new(name)?)?.map(|entry| entry.vnode));
+        }
+        let Some((number, generation)) = crate::past::parse_number(&self.stem) else { return Err(Errno::IO) };
+        match core.by_number(cx, number) {
+            Ok(vnode) => Ok((vnode.generation() == generation).then_some(vnode)),
+            Err(Errno::STALE | Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
     /// Locks the set and loads its index.
     ///
     /// # Errors
@@ -195,6 +216,8 @@ impl Locked<'_> {
                 self.rebuild(cx, &store)?;
             } else if !self.has_newest(cx, &store)? {
                 self.drop_newest(cx)?;
+            } else {
+                self.drop_unfinished(cx)?;
             }
         }
         self.state.is_loaded = true;
@@ -207,6 +230,32 @@ impl Locked<'_> {
         let Some(newest) = self.state.index.newest() else { return Ok(true) };
         let name = version_name(&self.set.stem, newest.letter, newest.number);
         Ok(newest.letter == Letter::Blocks || store.lookup(cx, name_of(&name)?)?.is_some())
+    }
+
+    /// Drops a newest version that a rename made before a kill interrupted it: the file has its name
+    /// still.
+    fn drop_unfinished(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let Some(newest) = self.state.index.newest() else { return Ok(()) };
+        let (number, letter) = (newest.number, newest.letter);
+        let is_rename = letter == Letter::Renamed || newest.cause == Cause::Replace;
+        // A head with a recorded birth came later: the rename was completed.
+        let is_over = self.state.index.birth.is_some();
+        if self.set.is_link || is_over || !is_rename || letter == Letter::Directory {
+            return Ok(());
+        }
+        let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
+        let (Some(head), Some(file)) = (self.set.home.lookup(cx, name)?, self.file(cx, letter, number)?) else {
+            return Ok(());
+        };
+        let is_head = match letter {
+            Letter::Renamed => refers_to(&file.vnode.readlink(cx)?, &*head.vnode),
+            _ => file.vnode.id() == head.vnode.id(),
+        };
+        if is_head {
+            self.append(cx, &[Record::Discarded(number)])?;
+            self.remove(cx, letter, number)?;
+        }
+        Ok(())
     }
 
     /// Drops the record of a version whose file was never made, unless it is stored in another way
@@ -367,7 +416,12 @@ impl Locked<'_> {
     }
 }
 
-fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
+/// Whether the text of a reference to a renamed file names this object: see `rename`.
+fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
+    text.split(|byte| *byte == b' ').nth(1) == Some(&link_stem(vnode))
+}
+
+pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
     if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
         return Err(Errno::IO);
     }

@@ -28,6 +28,9 @@ impl Vnode for VersionVnode {
         if is_reserved(name) {
             return if self.lower.kind() == Kind::Directory { Ok(None) } else { Err(Errno::NOTDIR) };
         }
+        if let Some(found) = self.find_past(cx, name) {
+            return found.map(Some);
+        }
         self.lower.lookup(cx, name)?.map(|entry| self.wrap_at(cx, name, entry)).transpose()
     }
 
@@ -112,7 +115,7 @@ impl Vnode for VersionVnode {
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
-        self.lower.control(cx, command, input)
+        self.run_command(cx, command, input)
     }
 }
 

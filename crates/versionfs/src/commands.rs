@@ -1,0 +1,219 @@
+//! The commands `versionfs.*`, which are sent to a directory.
+
+use crate::core::Core;
+use crate::history::{At, Seen};
+use crate::past::{Body, PastFile, PastKey, Target};
+use crate::reply::{MAX_REPLY, escape, field, head_word, time, unescape};
+use crate::sets_of_dir::names_with_sets;
+use crate::token;
+use std::sync::Arc;
+use versionset::Letter;
+use vnode::{Command, CommandAccess, Cx, Errno, Kind, Name, Result, Vnode};
+
+const fn anyone(name: &'static str, help: &'static str) -> Command {
+    Command { name, help, access: CommandAccess::Anyone }
+}
+
+/// The commands of this file and of those it calls.
+pub(crate) const ALL: [Command; 3] = [
+    anyone(
+        "versionfs.list",
+        "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
+    ),
+    anyone(
+        "versionfs.names",
+        "Lists the names in this directory that have versions, also those of removed files. The input is empty, or the name \
+         after which the list begins.",
+    ),
+    anyone(
+        "versionfs.open",
+        "Returns a name by which a version can be opened in this directory, read-only, within 10 seconds. The input is NAME \
+         and the number; with the word raw, the version file is opened as it is stored.",
+    ),
+];
+
+/// A directory that commands are sent to.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    pub(crate) lower: &'a Arc<dyn Vnode>,
+    /// The number of the vnode: tokens are valid there.
+    pub(crate) id: u64,
+}
+
+/// Answers a command that was sent to a file.
+pub(crate) fn not_a_directory(_cx: &Cx<'_>, command: &str) -> Result<Vec<u8>> {
+    Err(if is_own(command) { Errno::OPNOTSUPP } else { Errno::NOTTY })
+}
+
+/// Whether a command is one of this layer.
+pub(crate) fn is_own(command: &str) -> bool {
+    ALL.iter().any(|known| known.name == command)
+}
+
+impl Place<'_> {
+    /// Runs one of the layer's commands. `None`: it is another layer's.
+    pub(crate) fn run(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Option<Result<Vec<u8>>> {
+        if !is_own(command) {
+            return None;
+        }
+        Some(cx.require_blocking().and_then(|()| self.run_own(cx, command, input.trim_ascii())))
+    }
+
+    fn run_own(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        let fields: Vec<&[u8]> = input.split(|byte| *byte == b' ').filter(|field| !field.is_empty()).collect();
+        match (command, &*fields) {
+            ("versionfs.list", [name]) => self.list(cx, &self.at(name)?, 1),
+            ("versionfs.list", [name, from]) => self.list(cx, &self.at(name)?, number(from)?),
+            ("versionfs.names", []) => self.names(cx, b""),
+            ("versionfs.names", [after]) => self.names(cx, &unescape(after).ok_or(Errno::INVAL)?),
+            ("versionfs.open", [name, version]) => self.open(cx, &self.at(name)?, number(version)?),
+            ("versionfs.open", [name, version, b"raw"]) => self.open_raw(cx, &self.at(name)?, number(version)?),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Returns the entry with an escaped name.
+    pub(crate) fn at(&self, name: &[u8]) -> Result<At> {
+        let name = unescape(name).ok_or(Errno::INVAL)?;
+        if Name::new(&name)?.as_bytes() == versionset::STORE {
+            Err(Errno::NOENT)
+        } else {
+            Ok(At::new(self.lower, &name))
+        }
+    }
+
+    fn require(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
+        if access::refused(cx, &**self.lower, mask)? == 0 { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    fn list(&self, cx: &Cx<'_>, at: &At, from: u64) -> Result<Vec<u8>> {
+        self.require(cx, access::READ)?;
+        let history = at.history(self.core, cx)?;
+        if history.head.is_none() && history.versions.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let mut out = summary(history.head.as_ref().map(|head| head.attr.kind()), &history.versions, "set ");
+        out.push(b'\n');
+        for seen in history.versions.iter().filter(|seen| seen.version.number >= from) {
+            if out.len() > MAX_REPLY {
+                out.extend_from_slice(format!("more {}\n", seen.version.number).as_bytes());
+                break;
+            }
+            cx.check()?;
+            self.line(cx, seen, &mut out)?;
+        }
+        Ok(out)
+    }
+
+    /// Appends the line of a version.
+    fn line(&self, cx: &Cx<'_>, seen: &Seen, out: &mut Vec<u8>) -> Result<()> {
+        let version = &seen.version;
+        let server = self.core.server(cx);
+        let locked = seen.set.lock(self.core, &server)?;
+        let stored = locked.file(&server, version.letter, version.number)?.map_or(0, |entry| entry.attr.blocks * 512);
+        drop(locked);
+        let numbers = format!(
+            "{} {} {} {} {stored} {:o} {} {} {} {} {} {} {} {} {} ",
+            version.number,
+            char::from(version.letter as u8),
+            version.kind.word(),
+            version.size,
+            version.mode,
+            version.uid,
+            version.gid,
+            time(version.mtime),
+            time(version.born),
+            time(version.died),
+            version.cause.word(),
+            version.who.uid,
+            version.who.pid,
+            version.who.sid,
+        );
+        out.extend_from_slice(numbers.as_bytes());
+        field(&version.who.comm, out);
+        out.push(b' ');
+        let flags = [(version.flags.pinned, b'p'), (version.flags.landmark, b'l')];
+        let flags: Vec<u8> = flags.into_iter().filter_map(|(is_set, letter)| is_set.then_some(letter)).collect();
+        field(&flags, out);
+        out.push(b' ');
+        field(&seen.note, out);
+        out.push(b'\n');
+        Ok(())
+    }
+
+    fn names(&self, cx: &Cx<'_>, after: &[u8]) -> Result<Vec<u8>> {
+        self.require(cx, access::READ)?;
+        let mut out = Vec::new();
+        let mut last = after.to_vec();
+        for name in names_with_sets(self.core, cx, self.lower)? {
+            if &*name <= after {
+                continue;
+            }
+            if out.len() > MAX_REPLY {
+                out.extend_from_slice(b"more ");
+                escape(&last, &mut out);
+                out.push(b'\n');
+                break;
+            }
+            cx.check()?;
+            let history = At::new(self.lower, &name).history(self.core, cx)?;
+            if !history.versions.is_empty() {
+                out.extend(summary(history.head.map(|head| head.attr.kind()), &history.versions, ""));
+                out.push(b' ');
+                escape(&name, &mut out);
+                out.push(b'\n');
+            }
+            last = name;
+        }
+        Ok(out)
+    }
+
+    fn open(&self, cx: &Cx<'_>, at: &At, number: u64) -> Result<Vec<u8>> {
+        self.require(cx, access::SEARCH)?;
+        let history = at.history(self.core, cx)?;
+        let seen = history.version(number).ok_or(Errno::NOENT)?;
+        let key = PastKey::version(&seen.set, number, false);
+        let target = Target::of_version(self.core, cx, at, history, number)?;
+        let vnode = self.core.past.get(&key, |id| target.into_vnode(self.core, id, crate::past::END));
+        self.token(cx, vnode)
+    }
+
+    fn open_raw(&self, cx: &Cx<'_>, at: &At, number: u64) -> Result<Vec<u8>> {
+        self.require(cx, access::SEARCH)?;
+        let history = at.history(self.core, cx)?;
+        let seen = history.version(number).ok_or(Errno::NOENT)?;
+        let version = seen.version.clone();
+        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed) {
+            return self.open(cx, at, number);
+        }
+        let server = self.core.server(cx);
+        let locked = seen.set.lock(self.core, &server)?;
+        let entry = locked.file(&server, version.letter, number)?.ok_or(Errno::IO)?;
+        drop(locked);
+        if entry.attr.kind() != Kind::Regular {
+            return Err(Errno::IO);
+        }
+        let body = Body::Raw { lower: entry.vnode, version };
+        let key = PastKey::version(&seen.set, number, true);
+        let vnode = self.core.past.get(&key, |id| Arc::new(PastFile::new(self.core, id, body)));
+        self.token(cx, vnode)
+    }
+
+    /// Returns the reply with a token for `vnode`.
+    pub(crate) fn token(&self, cx: &Cx<'_>, vnode: Arc<dyn Vnode>) -> Result<Vec<u8>> {
+        Ok(token::as_reply(&self.core.tokens.issue(cx.caller(), self.id, vnode)?))
+    }
+}
+
+/// Returns `HEAD FIRST LAST COUNT` after `start`.
+fn summary(head: Option<Kind>, versions: &[Seen], start: &str) -> Vec<u8> {
+    let number = |seen: Option<&Seen>| seen.map_or(0, |seen| seen.version.number);
+    let (first, last) = (number(versions.first()), number(versions.last()));
+    format!("{start}{} {first} {last} {}", head_word(head), versions.len()).into_bytes()
+}
+
+/// Parses the number of a version.
+pub(crate) fn number(field: &[u8]) -> Result<u64> {
+    versionset::number_of(field).ok_or(Errno::INVAL)
+}

@@ -1,0 +1,25 @@
+//! Where live directories lead to the past: tokens and commands.
+
+use crate::commands::{Place, not_a_directory};
+use crate::node::VersionVnode;
+use core::time::Duration;
+use vnode::{Cx, Entry, Kind, Name, Result};
+
+impl VersionVnode {
+    /// Returns the past object with this name, if there is one.
+    pub(crate) fn find_past(&self, cx: &Cx<'_>, name: Name<'_>) -> Option<Result<Entry>> {
+        let vnode = self.core.tokens.find(self.lower.id(), name.as_bytes())?;
+        // The name is valid for seconds only.
+        cx.limit_name_lifetime(Duration::ZERO);
+        Some(vnode.getattr(cx).map(|attr| Entry { vnode, attr }))
+    }
+
+    /// Runs a command that was sent to this object.
+    pub(crate) fn run_command(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        if self.lower.kind() != Kind::Directory && crate::commands::is_own(command) {
+            return not_a_directory(cx, command);
+        }
+        let place = Place { core: &self.core, lower: &self.lower, id: self.lower.id() };
+        place.run(cx, command, input).unwrap_or_else(|| self.lower.control(cx, command, input))
+    }
+}

@@ -1,0 +1,184 @@
+//! The history of a name: which content it had at which time, whatever set keeps it.
+
+use crate::core::Core;
+use crate::set::Set;
+use std::sync::Arc;
+use versionset::{Birth, LinkPeriod, Version};
+use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
+
+/// A time before all others.
+pub(crate) const BEGINNING: Time = Time { sec: i64::MIN, nsec: 0 };
+
+/// A name in a lower directory.
+#[derive(Clone, Debug)]
+pub(crate) struct At {
+    pub(crate) dir: Arc<dyn Vnode>,
+    pub(crate) name: Box<[u8]>,
+}
+
+/// A version of a name.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// The version. Its interval is the part in which it had this name.
+    pub(crate) version: Version,
+    /// The set that keeps it: the name's or the inode's.
+    pub(crate) set: Arc<Set>,
+    pub(crate) note: Box<[u8]>,
+}
+
+/// The history of a name.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    pub(crate) own: Arc<Set>,
+    /// The head, if there is one.
+    pub(crate) head: Option<Entry>,
+    /// The versions, by number.
+    pub(crate) versions: Vec<Seen>,
+    /// How heads got this name.
+    pub(crate) births: Vec<Birth>,
+    /// When the name was one of several names of an inode.
+    pub(crate) links: Vec<LinkPeriod>,
+    birth: Option<Birth>,
+    /// The number of the next version.
+    pub(crate) next: u64,
+}
+
+/// What a name had at a time.
+#[derive(Clone, Debug)]
+pub(crate) enum Moment {
+    /// The version with this position in [`History::versions`].
+    Version(usize),
+    /// The head.
+    Head,
+    /// The content that the inode with this stem had then, which is kept under another name.
+    Inode(Box<[u8]>),
+}
+
+impl At {
+    pub(crate) fn new(dir: &Arc<dyn Vnode>, name: &[u8]) -> Self {
+        Self { dir: Arc::clone(dir), name: name.into() }
+    }
+
+    /// Reads the history of the name.
+    pub(crate) fn history(&self, core: &Core, cx: &Cx<'_>) -> Result<History> {
+        let server = core.server(cx);
+        let head = self.dir.lookup(&server, Name::new(&self.name)?)?;
+        let own = core.sets.of_name(&self.dir, &self.name);
+        let locked = own.lock(core, &server)?;
+        let index = locked.index();
+        let mut history = History {
+            head,
+            versions: index.versions.values().map(|version| seen(version, &own, index)).collect(),
+            births: index.earlier_births.values().chain(&index.birth).cloned().collect(),
+            links: index.links.clone(),
+            birth: index.birth.clone(),
+            next: index.next(),
+            own: Arc::clone(&own),
+        };
+        drop(locked);
+        history.imply_link();
+        for period in history.links.clone() {
+            history.add_linked(core, &server, &period)?;
+        }
+        history.versions.sort_by_key(|seen| seen.version.number);
+        history.versions.dedup_by_key(|seen| seen.version.number);
+        Ok(history)
+    }
+}
+
+fn seen(version: &Version, set: &Arc<Set>, index: &versionset::Index) -> Seen {
+    let note = index.notes.get(&version.number).cloned().unwrap_or_default();
+    Seen { version: version.clone(), set: Arc::clone(set), note }
+}
+
+impl History {
+    /// Adds the period of a name that was one of several before the layer saw it.
+    fn imply_link(&mut self) {
+        let Some(head) = &self.head else { return };
+        let is_open = self.links.last().is_some_and(|period| period.until.is_none());
+        if head.attr.kind() != Kind::Regular || head.attr.nlink < 2 || is_open {
+            return;
+        }
+        let left = self.left().unwrap_or(BEGINNING);
+        let from = self.versions.last().map_or(left, |newest| newest.version.died.max(left));
+        self.links.push(LinkPeriod { from, until: None, stem: crate::set::link_stem(&*head.vnode).into() });
+    }
+
+    /// Adds the versions that the inode had while it had this name.
+    fn add_linked(&mut self, core: &Core, cx: &Cx<'_>, period: &LinkPeriod) -> Result<()> {
+        let from = period.from;
+        let until = period.until.unwrap_or(Time { sec: i64::MAX, nsec: 0 });
+        for own in &mut self.versions {
+            let version = &mut own.version;
+            if version.died > until {
+                version.born = version.born.max(until);
+            } else if version.died > from {
+                version.died = from.max(version.born);
+            }
+        }
+        let link = core.sets.of_link(&core.root(), &period.stem);
+        let locked = link.lock(core, cx)?;
+        let index = locked.index();
+        for version in index.versions.values().filter(|version| version.died > from && version.born < until) {
+            let mut seen = seen(version, &link, index);
+            seen.version.born = version.born.max(from);
+            seen.version.died = version.died.min(until);
+            self.versions.push(seen);
+        }
+        if period.until.is_none() {
+            self.next = self.next.max(index.next());
+        }
+        Ok(())
+    }
+
+    /// Returns when the name left an inode with several names for the last time.
+    fn left(&self) -> Option<Time> {
+        self.links.iter().filter_map(|period| period.until).max()
+    }
+
+    /// Returns since when the head has its content and attributes under this name.
+    pub(crate) fn head_since(&self) -> Option<Time> {
+        let head = &self.head.as_ref()?.attr;
+        let left = self.left().unwrap_or(BEGINNING);
+        let newest = self.versions.last().map(|seen| &seen.version);
+        if let Some(newest) = newest
+            && !newest.cause.ends_head()
+            && newest.died > left
+        {
+            return Some(newest.died);
+        }
+        let named = self.birth.as_ref().map(|birth| birth.time).filter(|time| *time >= left);
+        let earliest = newest.map_or(left, |newest| newest.died.max(left));
+        Some(named.or(head.btime).unwrap_or(if newest.is_none() { head.mtime } else { earliest }).max(earliest))
+    }
+
+    /// Returns what the name had at `time`. `None` if it did not exist.
+    pub(crate) fn at(&self, time: Time) -> Option<Moment> {
+        let covers = |seen: &Seen| seen.version.born <= time && time < seen.version.died;
+        if let Some(position) = self.versions.iter().rposition(covers) {
+            return Some(Moment::Version(position));
+        }
+        if self.head_since().is_some_and(|since| since <= time) {
+            return Some(Moment::Head);
+        }
+        let was = |period: &&LinkPeriod| period.from <= time && period.until.is_some_and(|until| time < until);
+        self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone()))
+    }
+
+    /// Returns the version with this number.
+    pub(crate) fn version(&self, number: u64) -> Option<&Seen> {
+        self.versions
+            .binary_search_by_key(&number, |seen| seen.version.number)
+            .ok()
+            .and_then(|at| self.versions.get(at))
+    }
+
+    /// Returns the kind of what the name had.
+    pub(crate) fn kind(&self, moment: &Moment) -> Option<Kind> {
+        match moment {
+            Moment::Version(position) => self.versions.get(*position).map(|seen| seen.version.kind),
+            Moment::Head => self.head.as_ref().map(|head| head.attr.kind()),
+            Moment::Inode(_) => Some(Kind::Regular),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The content of a version, read while programs go on writing to the head.
+//!
+//! A version that lacks bytes takes them from newer versions, finally from the head. So each read
+//! holds the session of the head and the set, and looks which newer versions there are now.
+
+use crate::core::Core;
+use crate::history::At;
+use crate::set::{Locked, Set};
+use std::sync::Arc;
+use versionset::{Content, Letter, Plain, Sparse, Version};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
+
+/// Where the bytes and attributes of a past file are.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// In a version.
+    Version { set: Arc<Set>, version: Version },
+    /// In the head, until the version with the number `next` is made.
+    Head { at: At, lower: Arc<dyn Vnode>, next: u64 },
+    /// In a file of the store, as it is there. The attributes are those of the version.
+    Raw { lower: Arc<dyn Vnode>, version: Version },
+}
+
+/// Returns the number of the next version of a name and the inode that has it.
+pub(crate) fn next_of(core: &Core, cx: &Cx<'_>, at: &At, lower: &dyn Vnode) -> Result<u64> {
+    let own = core.sets.of_name(&at.dir, &at.name).lock(core, cx)?.index().next();
+    if lower.kind() != Kind::Regular {
+        return Ok(own);
+    }
+    let link = core.sets.of_link(&core.root(), &crate::set::link_stem(lower));
+    let linked = link.lock(core, cx)?.index().next();
+    Ok(own.max(linked))
+}
+
+impl Body {
+    /// Returns where the content is now: what was the head may have become a version.
+    pub(crate) fn now(&self, core: &Core, cx: &Cx<'_>) -> Result<Self> {
+        let Self::Head { at, lower, next } = self else { return Ok(self.clone()) };
+        let server = core.server(cx);
+        if next_of(core, &server, at, &**lower)? == *next {
+            return Ok(self.clone());
+        }
+        let history = at.history(core, &server)?;
+        if let Some(seen) = history.versions.iter().find(|seen| seen.version.number >= *next) {
+            return Ok(Self::Version { set: Arc::clone(&seen.set), version: seen.version.clone() });
+        }
+        // The versions of a name and of an inode are numbered together from the first link on.
+        let is_head = history.head.is_some_and(|head| head.vnode.id() == lower.id());
+        if is_head { Ok(self.clone()) } else { Err(Errno::STALE) }
+    }
+
+    /// Returns the attributes; the number is the caller's to set.
+    pub(crate) fn attr(&self, core: &Core, cx: &Cx<'_>) -> Result<Attr> {
+        let server = core.server(cx);
+        match self.now(core, cx)? {
+            Self::Head { lower, .. } => Ok(Attr { nlink: 1, ..lower.getattr(&server)? }),
+            Self::Raw { lower, version } => {
+                let stored = lower.getattr(&server)?;
+                Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr_of(&version) })
+            }
+            Self::Version { version, .. } => Ok(attr_of(&version)),
+        }
+    }
+
+    /// Opens the content. A file of its own is returned as it is.
+    pub(crate) fn open_plain(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn OpenFile>>> {
+        let server = core.server(cx).held_for_caller();
+        match self.now(core, cx)? {
+            Self::Raw { lower, .. } => lower.open(&server, OpenFlags::RDONLY).map(Some),
+            Self::Version { set, version } => {
+                let locked = set.lock(core, cx)?;
+                let letter = letter_of(&locked, version.number)?;
+                if letter != Letter::Full {
+                    return Ok(None);
+                }
+                let entry = locked.file(&server, letter, version.number)?.ok_or(Errno::IO)?;
+                if entry.attr.kind() != Kind::Regular {
+                    return Err(Errno::IO);
+                }
+                entry.vnode.open(&server, OpenFlags::RDONLY).map(Some)
+            }
+            Self::Head { .. } => Ok(None),
+        }
+    }
+
+    /// Runs `read` with the content. Nothing changes the content meanwhile.
+    pub(crate) fn with<T>(
+        &self,
+        core: &Core,
+        cx: &Cx<'_>,
+        read: impl FnOnce(&Cx<'_>, &dyn Content) -> Result<T>,
+    ) -> Result<T> {
+        cx.require_blocking()?;
+        let server = core.server(cx);
+        if let Self::Head { lower, .. } = self {
+            let inode = core.inodes.get(lower.id());
+            let session = inode.session(&server)?;
+            // With the session locked, no version can be made.
+            if let Self::Head { .. } = self.now(core, cx)? {
+                return read(&server, &*open_head(&server, lower)?);
+            }
+            drop(session);
+        }
+        match self.now(core, cx)? {
+            Self::Version { set, version } => with_version(core, &server, &set, version.number, read),
+            Self::Head { .. } | Self::Raw { .. } => Err(Errno::IO),
+        }
+    }
+}
+
+fn with_version<T>(
+    core: &Core,
+    cx: &Cx<'_>,
+    set: &Set,
+    number: u64,
+    read: impl FnOnce(&Cx<'_>, &dyn Content) -> Result<T>,
+) -> Result<T> {
+    let head = set.head(core, cx)?.filter(|head| head.kind() == Kind::Regular);
+    let inode = head.as_ref().map(|head| core.inodes.get(head.id()));
+    let _session = inode.as_ref().map(|inode| inode.session(cx)).transpose()?;
+    let locked = set.lock(core, cx)?;
+    let content = open_version(cx, &locked, number, head.as_ref())?;
+    read(cx, &*content)
+}
+
+fn letter_of(locked: &Locked<'_>, number: u64) -> Result<Letter> {
+    Ok(locked.index().versions.get(&number).ok_or(Errno::STALE)?.letter)
+}
+
+fn open_head(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
+    let file = head.open(cx, OpenFlags::RDONLY)?;
+    Ok(Arc::new(Plain::new(file, head.getattr(cx)?.size)))
+}
+
+/// Opens a version of a set whose head can't change.
+pub(crate) fn open_version(
+    cx: &Cx<'_>,
+    locked: &Locked<'_>,
+    number: u64,
+    head: Option<&Arc<dyn Vnode>>,
+) -> Result<Arc<dyn Content>> {
+    letter_of(locked, number)?;
+    let mut members = Vec::new();
+    for version in locked.index().versions.range(number..).map(|(_, version)| version) {
+        members.push((version.number, version.letter));
+        if !version.letter.depends_on_newer() {
+            break;
+        }
+    }
+    let mut content: Option<Arc<dyn Content>> = None;
+    for (number, letter) in members.into_iter().rev() {
+        let entry = locked.file(cx, letter, number)?.ok_or(Errno::IO)?;
+        if entry.attr.kind() != Kind::Regular {
+            return Err(Errno::IO);
+        }
+        let (file, len) = (entry.vnode.open(cx, OpenFlags::RDONLY)?, entry.attr.size);
+        content = Some(match letter {
+            Letter::Full => Arc::new(Plain::new(file, len)),
+            Letter::Sparse => {
+                let newer = match content {
+                    Some(newer) => newer,
+                    None => open_head(cx, head.ok_or(Errno::IO)?)?,
+                };
+                Arc::new(Sparse::open(cx, file, len, newer)?)
+            }
+            _ => return Err(Errno::IO),
+        });
+    }
+    content.ok_or(Errno::STALE)
+}
+
+/// Returns the attributes of a version.
+pub(crate) fn attr_of(version: &Version) -> Attr {
+    Attr {
+        ino: 0,
+        size: version.size,
+        blocks: version.size.div_ceil(512),
+        atime: version.mtime,
+        mtime: version.mtime,
+        ctime: version.died,
+        btime: Some(version.born),
+        mode: version.kind.mode_bits() | version.mode,
+        nlink: 1,
+        uid: version.uid,
+        gid: version.gid,
+        rdev: 0,
+        blksize: 4096,
+    }
+}

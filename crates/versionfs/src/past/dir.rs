@@ -1,0 +1,161 @@
+//! Directories as they were at a time: exactly the names that existed then.
+
+use crate::core::Core;
+use crate::history::At;
+use crate::node::is_reserved;
+use crate::past::{PastKey, Target};
+use crate::sets_of_dir::names_in;
+use core::any::Any;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use vnode::{
+    Attr, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags, Result, Time, Vnode,
+    copy_value, forward, read_value, refuse,
+};
+
+/// A time after all others: shows a removed directory as it was when it was removed.
+pub(crate) const END: Time = Time { sec: i64::MAX, nsec: 0 };
+
+/// A lower directory, as it was at a time.
+#[derive(Debug)]
+pub(crate) struct PastDir {
+    pub(crate) id: u64,
+    pub(crate) core: Arc<Core>,
+    pub(crate) lower: Arc<dyn Vnode>,
+    pub(crate) time: Time,
+}
+
+impl PastDir {
+    /// Returns a directory as it was at a time.
+    pub(crate) fn at(core: &Arc<Core>, lower: &Arc<dyn Vnode>, time: Time) -> Arc<dyn Vnode> {
+        core.past.get(&PastKey::tree(&**lower, time), |id| {
+            Arc::new(Self { id, core: Arc::clone(core), lower: Arc::clone(lower), time })
+        })
+    }
+
+    fn key(&self, name: &[u8]) -> PastKey {
+        PastKey::Entry { parent: self.id, name: name.into() }
+    }
+
+    /// Returns the entries by cookie: number, kind and name. The cookie is a part of the number, so
+    /// it does not depend on the other entries.
+    fn entries(&self, cx: &Cx<'_>) -> Result<BTreeMap<(u64, Vec<u8>), (u64, Kind)>> {
+        let mut entries = BTreeMap::new();
+        for name in names_in(&self.core, cx, &self.lower)? {
+            cx.check()?;
+            let history = At::new(&self.lower, &name).history(&self.core, cx)?;
+            let kind = history.at(self.time).and_then(|moment| history.kind(&moment));
+            if let Some(kind) = kind {
+                let ino = self.core.past.number(&self.key(&name));
+                entries.insert((ino >> 2 & (i64::MAX.cast_unsigned() >> 2) | 1, name), (ino, kind));
+            }
+        }
+        Ok(entries)
+    }
+}
+
+impl Vnode for PastDir {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    forward!(lower: statfs);
+
+    refuse!(Errno::ROFS => setattr, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename, setxattr,
+        removexattr);
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn generation(&self) -> u32 {
+        0
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Directory
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        // A count of 1 means that the subdirectories are not counted.
+        Ok(Attr { ino: self.id, nlink: 1, ..self.lower.getattr(&self.core.server(cx))? })
+    }
+
+    fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
+        cx.require_blocking()?;
+        if is_reserved(name) {
+            return Ok(None);
+        }
+        if let Some(vnode) = self.core.tokens.find(self.id, name.as_bytes()) {
+            cx.limit_name_lifetime(Duration::ZERO);
+            let attr = vnode.getattr(cx)?;
+            return Ok(Some(Entry { vnode, attr }));
+        }
+        let at = At::new(&self.lower, name.as_bytes());
+        let history = at.history(&self.core, cx)?;
+        let Some(moment) = history.at(self.time) else { return Ok(None) };
+        let target = Target::of(&self.core, cx, &at, history, moment)?;
+        let vnode = self.core.past.get(&self.key(name.as_bytes()), |id| target.into_vnode(&self.core, id, self.time));
+        let attr = vnode.getattr(cx)?;
+        Ok(Some(Entry { vnode, attr }))
+    }
+
+    fn names(&self, _cx: &Cx<'_>, _sink: NameSink<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
+        Err(Errno::INVAL)
+    }
+
+    fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        cx.require_blocking()?;
+        for ((position, name), (ino, kind)) in self.entries(cx)? {
+            if position > cookie && !sink(&DirEntry { cookie: position, ino, kind, name: Name::new(&name)? }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        Some(0)
+    }
+
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        // Tokens are not listed.
+        false
+    }
+
+    fn open(&self, _cx: &Cx<'_>, _flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        Err(Errno::ISDIR)
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let server = self.core.server(cx);
+        let value = read_value(|out| self.lower.getxattr(&server, name, out))?;
+        copy_value(&value, out)
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        self.lower.listxattr(&self.core.server(cx), out)
+    }
+
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn ioctl(&self, _cx: &Cx<'_>, _cmd: u32, _input: &[u8], _out: &mut [u8]) -> Result<IoctlReply> {
+        Err(Errno::NOTTY)
+    }
+
+    fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        let place = crate::commands::Place { core: &self.core, lower: &self.lower, id: self.id };
+        place.run(cx, command, input).unwrap_or(Err(Errno::NOTTY))
+    }
+}

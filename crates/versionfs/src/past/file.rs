@@ -1,0 +1,239 @@
+//! Past files.
+
+use crate::core::Core;
+use crate::past::Body;
+use core::any::Any;
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+use versionset::Letter;
+use vnode::{
+    Attr, Backing, Cx, DirEntry, Entry, Errno, HostReader, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags,
+    Result, StatFs, Vnode, Whence, copy_value, read_value, refuse,
+};
+
+/// A file as it was.
+#[derive(Debug)]
+pub(crate) struct PastFile {
+    id: u64,
+    core: Arc<Core>,
+    body: Body,
+    /// The open file that the kernel may read directly. All open files share one, because the kernel
+    /// reads an inode in one way only.
+    plain: Mutex<Weak<Open>>,
+}
+
+/// An open past file.
+#[derive(Debug)]
+struct Open {
+    core: Arc<Core>,
+    body: Body,
+    /// The file that contains the bytes as they are.
+    plain: Option<Arc<dyn OpenFile>>,
+}
+
+/// A descriptor of an open past file.
+#[derive(Debug)]
+struct Opened(Arc<Open>);
+
+impl PastFile {
+    pub(crate) fn new(core: &Arc<Core>, id: u64, body: Body) -> Self {
+        Self { id, core: Arc::clone(core), body, plain: Mutex::default() }
+    }
+
+    /// Returns the extended attributes: name and value.
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let server = self.core.server(cx);
+        match self.body.now(&self.core, cx)? {
+            Body::Head { lower, .. } => read_xattrs(&server, &*lower),
+            Body::Raw { .. } => Ok(Vec::new()),
+            Body::Version { set, version } => {
+                let locked = set.lock(&self.core, cx)?;
+                let letter = locked.index().versions.get(&version.number).ok_or(Errno::STALE)?.letter;
+                let entry = locked.file(&server, letter, version.number)?.ok_or(Errno::IO)?;
+                if letter == Letter::Full {
+                    return read_xattrs(&server, &*entry.vnode);
+                }
+                let file = entry.vnode.open(&server, OpenFlags::RDONLY)?;
+                Ok(versionset::Sparse::header(&server, &*file, entry.attr.size)?.0.xattrs)
+            }
+        }
+    }
+}
+
+fn read_xattrs(cx: &Cx<'_>, vnode: &dyn Vnode) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let names = match read_value(|out| vnode.listxattr(cx, out)) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno),
+    };
+    let mut all = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match read_value(|out| vnode.getxattr(cx, name, out)) {
+            Ok(value) => all.push((name.to_vec(), value)),
+            Err(Errno::NODATA) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the names of extended attributes as listxattr(2) does.
+pub(crate) fn list_names(xattrs: &[(Vec<u8>, Vec<u8>)], out: &mut [u8]) -> Result<usize> {
+    let names: Vec<u8> = xattrs.iter().flat_map(|(name, _)| name.iter().copied().chain([0])).collect();
+    copy_value(&names, out)
+}
+
+impl Vnode for PastFile {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    refuse!(Errno::ROFS => setattr, create, tmpfile, mknod, mkdir, symlink, link, unlink, rmdir, rename, setxattr,
+        removexattr);
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn generation(&self) -> u32 {
+        0
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Regular
+    }
+
+    fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        Ok(Attr { ino: self.id, ..self.body.attr(&self.core, cx)? })
+    }
+
+    fn lookup(&self, _cx: &Cx<'_>, _name: Name<'_>) -> Result<Option<Entry>> {
+        Err(Errno::NOTDIR)
+    }
+
+    fn names(&self, _cx: &Cx<'_>, _sink: NameSink<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn readlink(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
+        Err(Errno::INVAL)
+    }
+
+    fn readdir(&self, _cx: &Cx<'_>, _cookie: u64, _sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
+        Err(Errno::NOTDIR)
+    }
+
+    fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
+        Some(0)
+    }
+
+    fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {
+        true
+    }
+
+    fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
+        if flags.writes() || flags.truncates() {
+            return Err(Errno::ROFS);
+        }
+        cx.require_blocking()?;
+        if let Some(open) = self.plain.lock().upgrade() {
+            return Ok(Arc::new(Opened(open)));
+        }
+        let plain = self.body.open_plain(&self.core, cx)?;
+        let open = Arc::new(Open { core: Arc::clone(&self.core), body: self.body.clone(), plain });
+        // A version that can't be reconstructed fails here, and not with a mapping's SIGBUS.
+        if open.plain.is_none() {
+            open.body.with(&self.core, cx, |_, _| Ok(()))?;
+        }
+        let mut shared = self.plain.lock();
+        let open = shared.upgrade().unwrap_or(open);
+        *shared = Arc::downgrade(&open);
+        Ok(Arc::new(Opened(open)))
+    }
+
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let xattrs = self.xattrs(cx)?;
+        let (_, value) = xattrs.iter().find(|(known, _)| known == name).ok_or(Errno::NODATA)?;
+        copy_value(value, out)
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        list_names(&self.xattrs(cx)?, out)
+    }
+
+    fn refused(&self, _cx: &Cx<'_>, _mask: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        self.core.root().statfs(cx)
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn ioctl(&self, _cx: &Cx<'_>, _cmd: u32, _input: &[u8], _out: &mut [u8]) -> Result<IoctlReply> {
+        Err(Errno::NOTTY)
+    }
+
+    fn control(&self, cx: &Cx<'_>, command: &str, _input: &[u8]) -> Result<Vec<u8>> {
+        crate::commands::not_a_directory(cx, command)
+    }
+}
+
+impl OpenFile for Opened {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    refuse!(Errno::ROFS => fallocate, copy_from, reflink_from);
+
+    fn backing(&self) -> Option<Backing<'_>> {
+        self.0.plain.as_ref()?.backing()
+    }
+
+    fn bind(&self) {
+        if let Some(plain) = &self.0.plain {
+            plain.bind();
+        }
+    }
+
+    fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        match &self.0.plain {
+            Some(plain) => plain.read(cx, out, offset),
+            None => self.0.body.with(&self.0.core, cx, |cx, content| content.read_at(cx, out, offset)),
+        }
+    }
+
+    fn read_host(&self, cx: &Cx<'_>, take: HostReader<'_>) -> Result<Option<usize>> {
+        match &self.0.plain {
+            Some(plain) => plain.read_host(cx, take),
+            None => Ok(None),
+        }
+    }
+
+    fn write(&self, _cx: &Cx<'_>, _data: &[u8], _offset: u64) -> Result<usize> {
+        Err(Errno::BADF)
+    }
+
+    fn flush(&self, _cx: &Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, _cx: &Cx<'_>, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
+        if let Some(plain) = &self.0.plain {
+            return plain.seek(cx, offset, whence);
+        }
+        let size = self.0.body.with(&self.0.core, cx, |_, content| Ok(content.size()))?;
+        match whence {
+            _ if offset >= size => Err(Errno::NXIO),
+            Whence::Data => Ok(offset),
+            Whence::Hole => Ok(size),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Objects of the past: read-only vnodes of old versions.
+//!
+//! | concept | file |
+//! |---|---|
+//! | which object a version or a moment is | `target` |
+//! | the content of a version | `content` |
+//! | files | `file` |
+//! | directories as they were at a time | `dir` |
+//! | symbolic links and special files | `special` |
+//! | their numbers | `objects` |
+
+mod content;
+mod dir;
+mod file;
+mod objects;
+mod special;
+mod target;
+
+pub(crate) use content::Body;
+pub(crate) use dir::{END, PastDir};
+pub(crate) use file::PastFile;
+pub(crate) use objects::{PastKey, PastObjects};
+pub(crate) use special::Special;
+pub(crate) use target::{Target, parse_number};

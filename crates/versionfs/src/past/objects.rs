@@ -1,0 +1,85 @@
+//! Numbers of past objects: the top bit and 63 bits of a hash of what the object is, with a key that
+//! is random in each mount.
+//!
+//! An object has the same number as long as the mount exists. Numbers of live objects with the top
+//! bit are hashes, too (crate hostfs), so a collision is as improbable as among those.
+
+use crate::set::Set;
+use core::hash::BuildHasher as _;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::sync::{Arc, Weak};
+use vnode::{Time, Vnode};
+
+/// The bit that all numbers of past objects have.
+const PAST: u64 = 1 << 63;
+
+/// What a past object is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PastKey {
+    /// A version of a set.
+    Version { dir: u64, generation: u32, is_link: bool, stem: Arc<[u8]>, number: u64, is_raw: bool },
+    /// A directory at a time.
+    Tree { dir: u64, generation: u32, time: (i64, u32) },
+    /// An entry of a past directory.
+    Entry { parent: u64, name: Box<[u8]> },
+    /// The directory `.versions` of a directory.
+    View { dir: u64, generation: u32 },
+}
+
+impl PastKey {
+    /// Returns the key of a version.
+    pub(crate) fn version(set: &Set, number: u64, is_raw: bool) -> Self {
+        let (dir, generation, is_link) = set.identity();
+        Self::Version { dir, generation, is_link, stem: Arc::clone(&set.stem), number, is_raw }
+    }
+
+    /// Returns the key of a directory at a time.
+    pub(crate) fn tree(dir: &dyn Vnode, time: Time) -> Self {
+        Self::Tree { dir: dir.id(), generation: dir.generation(), time: (time.sec, time.nsec) }
+    }
+}
+
+/// The past objects in use by number.
+#[derive(Debug, Default)]
+pub(crate) struct PastObjects {
+    hasher: RandomState,
+    in_use: Mutex<HashMap<u64, Weak<dyn Vnode>>>,
+}
+
+impl PastObjects {
+    /// Returns the number of an object.
+    pub(crate) fn number(&self, key: &PastKey) -> u64 {
+        self.hasher.hash_one(key) | PAST
+    }
+
+    /// Returns the object with this key if it is in use, otherwise the one that `make` returns for
+    /// its number.
+    pub(crate) fn get(&self, key: &PastKey, make: impl FnOnce(u64) -> Arc<dyn Vnode>) -> Arc<dyn Vnode> {
+        let number = self.number(key);
+        let known = self.in_use.lock().get(&number).and_then(Weak::upgrade);
+        if let Some(vnode) = known {
+            return vnode;
+        }
+        let vnode = make(number);
+        let mut in_use = self.in_use.lock();
+        let raced = in_use.get(&number).and_then(Weak::upgrade);
+        if raced.is_none() {
+            in_use.insert(number, Arc::downgrade(&vnode));
+            if in_use.len().is_power_of_two() {
+                in_use.retain(|_, vnode| vnode.strong_count() > 0);
+            }
+        }
+        drop(in_use);
+        raced.unwrap_or(vnode)
+    }
+
+    /// Returns the object with this number if it is in use.
+    pub(crate) fn find(&self, number: u64) -> Option<Arc<dyn Vnode>> {
+        if number & PAST == 0 {
+            return None;
+        }
+        self.in_use.lock().get(&number)?.upgrade()
+    }
+}

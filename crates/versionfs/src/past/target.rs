@@ -1,0 +1,215 @@
+//! Which object a version or a moment of a name is: references of renamed files are followed.
+
+use crate::core::Core;
+use crate::history::{At, History, Moment, Seen};
+use crate::past::content::{attr_of, next_of};
+use crate::past::{Body, PastFile, Special};
+use std::sync::Arc;
+use versionset::Letter;
+use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
+
+/// Longest chain of renames that is followed.
+const MAX_RENAMES: usize = 10_000;
+
+/// What a past name refers to.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// A regular file.
+    File(Body),
+    /// A directory, wherever it is now.
+    Dir(Arc<dyn Vnode>),
+    /// A symbolic link or special file, and the version that describes it if it is not the head.
+    Special(Arc<dyn Vnode>, Option<Box<versionset::Version>>),
+}
+
+/// A step towards the object.
+enum Step {
+    Done(Target),
+    Next(At, Moment, Box<History>),
+}
+
+impl Target {
+    /// Returns what a moment of a name refers to.
+    ///
+    /// # Errors
+    /// `ESTALE` if the file was renamed and its further history is gone.
+    pub(crate) fn of(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: History, moment: Moment) -> Result<Self> {
+        let server = core.server(cx);
+        let (mut at, mut history, mut moment) = (at.clone(), history, moment);
+        for _ in 0..MAX_RENAMES {
+            match step(core, &server, &at, &history, &moment)? {
+                Step::Done(target) => return Ok(target),
+                Step::Next(next_at, next_moment, next_history) => {
+                    (at, moment, history) = (next_at, next_moment, *next_history);
+                }
+            }
+        }
+        Err(Errno::LOOP)
+    }
+
+    /// Returns what a version of a name refers to.
+    pub(crate) fn of_version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: History, number: u64) -> Result<Self> {
+        let position = history.versions.binary_search_by_key(&number, |seen| seen.version.number);
+        Self::of(core, cx, at, history, Moment::Version(position.map_err(|_| Errno::NOENT)?))
+    }
+}
+
+fn step(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, moment: &Moment) -> Result<Step> {
+    match moment {
+        Moment::Version(position) => {
+            let seen = history.versions.get(*position).ok_or(Errno::NOENT)?;
+            version(core, cx, at, seen)
+        }
+        Moment::Head => head(core, cx, at, history).map(Step::Done),
+        Moment::Inode(stem) => inode(core, cx, stem),
+    }
+}
+
+fn head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History) -> Result<Target> {
+    let head = history.head.as_ref().ok_or(Errno::STALE)?;
+    Ok(match head.attr.kind() {
+        Kind::Directory => Target::Dir(Arc::clone(&head.vnode)),
+        Kind::Regular => {
+            // The history was read before: a version that was made since has at least this number.
+            let next = history.next.min(next_of(core, cx, at, &*head.vnode)?);
+            Target::File(Body::Head { at: at.clone(), lower: Arc::clone(&head.vnode), next })
+        }
+        _ => Target::Special(Arc::clone(&head.vnode), None),
+    })
+}
+
+fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen) -> Result<Step> {
+    let version = &seen.version;
+    if !matches!(version.letter, Letter::Renamed | Letter::Directory | Letter::Special) {
+        let body = Body::Version { set: Arc::clone(&seen.set), version: version.clone() };
+        return Ok(Step::Done(Target::File(body)));
+    }
+    let locked = seen.set.lock(core, cx)?;
+    let entry = locked.file(cx, version.letter, version.number)?.ok_or(Errno::IO)?;
+    drop(locked);
+    match version.letter {
+        Letter::Directory if entry.attr.kind() == Kind::Directory => Ok(Step::Done(Target::Dir(entry.vnode))),
+        Letter::Special if !matches!(entry.attr.kind(), Kind::Directory | Kind::Regular) => {
+            Ok(Step::Done(Target::Special(entry.vnode, Some(Box::new(version.clone())))))
+        }
+        Letter::Renamed if entry.attr.kind() == Kind::Symlink => {
+            let text = entry.vnode.readlink(cx)?;
+            follow(core, cx, at, seen, &Reference::parse(&text).ok_or(Errno::IO)?)
+        }
+        _ => Err(Errno::IO),
+    }
+}
+
+/// Follows the reference of a renamed file.
+fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_>) -> Result<Step> {
+    if seen.version.kind == Kind::Directory {
+        let dir = find(core, cx, to.object)?;
+        return if dir.kind() == Kind::Directory { Ok(Step::Done(Target::Dir(dir))) } else { Err(Errno::IO) };
+    }
+    let dir = find(core, cx, to.dir)?;
+    if dir.kind() != Kind::Directory {
+        return Err(Errno::IO);
+    }
+    let next = At::new(&dir, to.name);
+    let history = next.history(core, cx)?;
+    let died = seen.version.died;
+    let came = |birth: &&versionset::Birth| {
+        birth.from.as_ref().is_some_and(|from| from.dir == at.dir.id() && *from.name == *at.name)
+    };
+    let distance = |time: Time| (i128::from(time.sec) - i128::from(died.sec)).abs();
+    let birth = history.births.iter().filter(came).min_by_key(|birth| (distance(birth.time), birth.time));
+    let arrived = birth.map_or(died, |birth| birth.time.max(died));
+    let moment = history.at(arrived).ok_or(Errno::STALE)?;
+    if let Moment::Head = moment
+        && history.head.as_ref().is_none_or(|head| (head.vnode.id(), head.vnode.generation()) != to.object)
+    {
+        return Err(Errno::STALE);
+    }
+    Ok(Step::Next(next, moment, Box::new(history)))
+}
+
+/// Finds the content that an inode had when a name left it: no version was made since in its set, so
+/// it is that of one of its other names.
+fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8]) -> Result<Step> {
+    let lower = find(core, cx, parse_number(stem).ok_or(Errno::IO)?)?;
+    let mut place = None;
+    lower.names(cx, &mut |dir, name| {
+        place = Some(At::new(dir, name.as_bytes()));
+        false
+    })?;
+    let place = place.ok_or(Errno::STALE)?;
+    let history = place.history(core, cx)?;
+    // The last name may have been renamed since: then its own set begins with this content.
+    let since = history.versions.iter().find(|seen| {
+        let is_own = !seen.set.identity().2;
+        is_own && history.births.iter().any(|birth| birth.from.is_some() && birth.time <= seen.version.born)
+    });
+    let moment = match since {
+        Some(seen) => history.at(seen.version.born).ok_or(Errno::STALE)?,
+        None => Moment::Head,
+    };
+    Ok(Step::Next(place, moment, Box::new(history)))
+}
+
+/// Finds a lower object by number and generation.
+fn find(core: &Core, cx: &Cx<'_>, (number, generation): (u64, u32)) -> Result<Arc<dyn Vnode>> {
+    let found = core.by_number(cx, number).map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
+    if found.generation() == generation { Ok(found) } else { Err(Errno::STALE) }
+}
+
+/// The text of a version file of a renamed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reference<'a> {
+    dir: (u64, u32),
+    object: (u64, u32),
+    name: &'a [u8],
+}
+
+impl<'a> Reference<'a> {
+    fn parse(text: &'a [u8]) -> Option<Self> {
+        let mut fields = text.splitn(3, |byte| *byte == b' ');
+        let (dir, object) = (parse_number(fields.next()?)?, parse_number(fields.next()?)?);
+        let name = fields.next().filter(|name| vnode::Name::new(name).is_ok())?;
+        Some(Self { dir, object, name })
+    }
+}
+
+/// Parses `NUMBER.GENERATION` in hexadecimal.
+pub(crate) fn parse_number(text: &[u8]) -> Option<(u64, u32)> {
+    let (number, generation) = core::str::from_utf8(text).ok()?.split_once('.')?;
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_hex(number) || !is_hex(generation) {
+        return None;
+    }
+    Some((u64::from_str_radix(number, 16).ok()?, u32::from_str_radix(generation, 16).ok()?))
+}
+
+impl Target {
+    /// Returns the vnode with this number. Directories are shown as they were at `time`.
+    pub(crate) fn into_vnode(self, core: &Arc<Core>, id: u64, time: Time) -> Arc<dyn Vnode> {
+        let core = Arc::clone(core);
+        match self {
+            Self::File(body) => Arc::new(PastFile::new(&core, id, body)),
+            Self::Dir(lower) => Arc::new(crate::past::PastDir { id, core, lower, time }),
+            Self::Special(lower, version) => {
+                let attr = version.map(|version| attr_of(&version));
+                Arc::new(Special { id, core, lower, attr })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_parsed() {
+        let reference = Reference { dir: (0x1f, 0), object: (0xa0, 2), name: b"a b" };
+        assert_eq!(Reference::parse(b"1f.0 a0.2 a b"), Some(reference));
+        for text in [&b""[..], b"1f.0 a0.2", b"1f.0 a0.2 ", b"1f a0.2 x", b"+1.0 2.0 x", b"1.0 2.0 a/b", b"1.0 2.0 .."]
+        {
+            assert_eq!(Reference::parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The names in a directory, also those of removed objects.
+
+use crate::core::Core;
+use crate::set::{find_store, read_index};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use versionset::{Index, STORE, StoreName, is_hashed, parse, stem_of};
+use vnode::{Cx, Name, Result, Vnode};
+
+/// Returns the names of a directory that exist or that have an index.
+pub(crate) fn names_in(core: &Core, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<BTreeSet<Vec<u8>>> {
+    let server = core.server(cx);
+    let mut names = names_with_sets(core, cx, dir)?;
+    dir.readdir(&server, 0, &mut |entry| {
+        if entry.name.as_bytes() != STORE {
+            names.insert(entry.name.as_bytes().to_vec());
+        }
+        true
+    })?;
+    Ok(names)
+}
+
+/// Returns the names of a directory that have an index.
+pub(crate) fn names_with_sets(core: &Core, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<BTreeSet<Vec<u8>>> {
+    let server = core.server(cx);
+    let Some(store) = find_store(&server, dir)? else { return Ok(BTreeSet::new()) };
+    let mut names = BTreeSet::new();
+    let mut hashed = Vec::new();
+    store.readdir(&server, 0, &mut |entry| {
+        if let StoreName::Index(stem) = parse(entry.name.as_bytes()) {
+            if is_hashed(stem) {
+                hashed.push((entry.name.as_bytes().to_vec(), stem.to_vec()));
+            } else {
+                names.insert(stem.to_vec());
+            }
+        }
+        true
+    })?;
+    for (file, stem) in hashed {
+        let Some(entry) = store.lookup(&server, Name::new(&file)?)? else { continue };
+        let (index, _) = Index::parse(&read_index(&server, &entry)?);
+        // A stem that is not that of its name is damaged.
+        if let Some(name) = index.name.filter(|name| stem_of(name) == stem && Name::new(name).is_ok()) {
+            names.insert(name.into_vec());
+        }
+    }
+    names.retain(|name| Name::new(name).is_ok());
+    Ok(names)
+}
