@@ -97,7 +97,9 @@ fn an_overwritten_file_is_compared_and_restored() {
     let log = stage.json(&["log", "--json", "f"]);
     let newest = log["versions"][0]["version"].as_u64().unwrap();
     assert!(log["versions"].as_array().unwrap().len() >= 2, "{log}");
-    assert_eq!((&log["versions"][0]["by"]["process"], &log["head"]["size"]), (&"sh".into(), &10.into()));
+    // The name of the file that /bin/sh leads to, on recent kernels.
+    assert!(["sh", "dash"].contains(&log["versions"][0]["by"]["process"].as_str().unwrap()), "{log}");
+    assert_eq!(log["head"]["size"], 10);
 
     let diff = stage.status(&["diff", "f"]);
     assert_eq!(diff.code, 1, "{}", diff.err);
@@ -116,7 +118,11 @@ fn an_overwritten_file_is_compared_and_restored() {
     let metadata = fs::metadata(Path::new(MOUNT).join("f")).unwrap();
     assert_eq!((read("f").as_str(), metadata.ino()), ("one\n", inode));
     let missing = stage.status(&["restore", "f", "77"]);
-    assert!(missing.code == 1 && missing.err == "versionctl: f: no version 77; see versionctl log\n", "{}", missing.err);
+    assert!(
+        missing.code == 1 && missing.err == "versionctl: f: no version 77; see versionctl log\n",
+        "{}",
+        missing.err
+    );
     let never = stage.status(&["log", "never"]);
     assert!(never.code == 1 && never.err.contains("no such file, and no versions"), "{}", never.err);
 }
@@ -172,7 +178,9 @@ fn a_removed_tree_comes_back() {
 #[test]
 fn what_a_program_did_is_undone() {
     let stage = Stage::new();
-    stage.shell("mkdir -p tree/sub; for n in 1 2 3; do echo $n >tree/$n; done; echo deep >tree/sub/deep; echo mine >own");
+    stage.shell(
+        "mkdir -p tree/sub; for n in 1 2 3; do echo $n >tree/$n; done; echo deep >tree/sub/deep; echo mine >own",
+    );
     // An installer: one process rewrites, removes and adds.
     let installer = "for n in 1 2; do echo spoilt >tree/$n; done; echo new >tree/new; exec python3 -c \
         'import os; os.remove(\"tree/3\"); open(\"tree/sub/deep\", \"w\").write(\"spoilt\")'";
@@ -185,12 +193,18 @@ fn what_a_program_did_is_undone() {
     let outcome = stage.status(&["restore", "--pid", &pid, "."]);
     assert_eq!(outcome.code, 5, "{} {}", outcome.text(), outcome.err);
     assert!(outcome.err.contains("tree/2: not restored: others have changed it since"), "{}", outcome.err);
-    assert_eq!((read("tree/1"), read("tree/2"), read("tree/3")), ("1\n".into(), "changed since\n".into(), "3\n".into()));
-    assert_eq!((read("tree/sub/deep"), read("tree/new"), read("own")), ("deep\n".into(), "new\n".into(), "changed\n".into()));
+    assert_eq!(
+        (read("tree/1"), read("tree/2"), read("tree/3")),
+        ("1\n".into(), "changed since\n".into(), "3\n".into())
+    );
+    assert_eq!(
+        (read("tree/sub/deep"), read("tree/new"), read("own")),
+        ("deep\n".into(), "new\n".into(), "changed\n".into())
+    );
     assert_eq!(stage.status(&["restore", "--force", "--pid", &pid, "tree/2"]).code, 0);
     assert_eq!(read("tree/2"), "2\n");
-    let log = stage.json(&["log", "--json", "-r", "--process", "python3"]);
-    assert_eq!(log.as_array().unwrap().len(), 2, "{log}");
+    let log = stage.json(&["log", "--json", "-r", "--pid", &pid]);
+    assert_eq!(log.as_array().unwrap().len(), 4, "{log}");
 }
 
 #[test]
@@ -218,7 +232,8 @@ fn output_to_a_closed_pipe_is_no_error() {
     let stage = Stage::new();
     fs::write(Path::new(MOUNT).join("big"), vec![b'x'; 4 << 20]).unwrap();
     fs::remove_file(Path::new(MOUNT).join("big")).unwrap();
-    let mut child = stage.versionctl(&["cat", "big", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        stage.versionctl(&["cat", "big", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));

@@ -27,7 +27,7 @@ impl Now {
 
 /// `log`
 #[derive(Debug, Args)]
-pub(crate) struct LogArgs {
+pub struct LogArgs {
     /// The file or directory; it may be removed.
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,

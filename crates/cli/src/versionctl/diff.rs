@@ -131,7 +131,11 @@ pub(crate) fn unified(old: &[u8], new: &[u8], old_title: &str, new_title: &str, 
             let body = line.strip_suffix(b"\n").unwrap_or(line);
             out.extend(format!("{begin}{sign}").into_bytes());
             // On a terminal, a line must not move, hide or change others.
-            if colour { out.extend(crate::change_list::harmless(body).into_bytes()) } else { out.extend(body) }
+            if colour {
+                out.extend(crate::change_list::harmless(body).into_bytes())
+            } else {
+                out.extend(body)
+            }
             out.extend(if begin.is_empty() { "" } else { plain }.as_bytes());
             out.extend(if line.ends_with(b"\n") { &b"\n"[..] } else { b"\n\\ No newline at end of file\n" });
         }
@@ -184,7 +188,10 @@ mod tests {
     fn differences_are_unified() {
         let diff = |old: &[u8], new: &[u8]| String::from_utf8(unified(old, new, "a\tone", "b\ttwo", false)).unwrap();
         assert_eq!(diff(b"x\n", b"x\n"), "");
-        assert_eq!(diff(b"x\ny\n", b"x\nz"), "--- a\tone\n+++ b\ttwo\n@@ -1,2 +1,2 @@\n x\n-y\n+z\n\\ No newline at end of file\n");
+        assert_eq!(
+            diff(b"x\ny\n", b"x\nz"),
+            "--- a\tone\n+++ b\ttwo\n@@ -1,2 +1,2 @@\n x\n-y\n+z\n\\ No newline at end of file\n"
+        );
         assert_eq!(diff(b"", b"new\n"), "--- a\tone\n+++ b\ttwo\n@@ -0,0 +1 @@\n+new\n");
         assert_eq!(diff(b"\0", b"x"), "Binary files a, one and b, two differ\n");
     }

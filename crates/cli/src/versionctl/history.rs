@@ -71,12 +71,13 @@ pub(crate) fn walk(dir: Dir, deep: bool, visit: Visit<'_>) -> Result<(), Failure
 fn walk_at(dir: &Rc<Dir>, depth: usize, visit: Visit<'_>) -> Result<(), Failure> {
     for Named { name, .. } in dir.names()? {
         let Some(list) = dir.list(&name)?.filter(|list| !list.versions.is_empty()) else { continue };
-        let removed = if list.set.head == Kind::Directory { None } else { newest_directory(&list).cloned() };
+        // Each removed directory has the versions of what was in it.
+        let removed: Vec<_> = list.versions.iter().filter(|version| version.letter == 'd').cloned().collect();
         visit(Found { dir: Rc::clone(dir), path: dir.path_of(&name), name: name.clone(), list });
-        if let (Some(version), 1..) = (removed, depth)
-            && let Ok(below) = dir.old_dir(&name, &version)
-        {
-            let _ = walk_at(&Rc::new(below), depth - 1, visit);
+        for version in removed.iter().filter(|_| depth > 0) {
+            if let Ok(below) = dir.old_dir(&name, version) {
+                let _ = walk_at(&Rc::new(below), depth - 1, visit);
+            }
         }
     }
     if depth > 0 && !dir.is_old {
@@ -88,10 +89,6 @@ fn walk_at(dir: &Rc<Dir>, depth: usize, visit: Visit<'_>) -> Result<(), Failure>
         }
     }
     Ok(())
-}
-
-fn newest_directory(list: &List) -> Option<&Version> {
-    list.versions.iter().rev().find(|version| version.kind == Kind::Directory && !version.is_renamed())
 }
 
 /// Returns the names in a directory with their types, sorted.
@@ -113,9 +110,8 @@ pub(crate) fn entries(dir: &Dir) -> Result<Vec<(Vec<u8>, rustix::fs::FileType)>,
 }
 
 fn directories(dir: &Dir) -> Result<impl Iterator<Item = Vec<u8>>, Failure> {
-    let is_dir = |kind: &rustix::fs::FileType| {
-        matches!(kind, rustix::fs::FileType::Directory | rustix::fs::FileType::Unknown)
-    };
+    let is_dir =
+        |kind: &rustix::fs::FileType| matches!(kind, rustix::fs::FileType::Directory | rustix::fs::FileType::Unknown);
     Ok(entries(dir)?.into_iter().filter(move |(_, kind)| is_dir(kind)).map(|(name, _)| name))
 }
 
@@ -136,7 +132,11 @@ pub(crate) fn then(list: &List, time: Timestamp) -> Then<'_> {
     if after_last {
         return if list.set.head == Kind::None { Then::Absent } else { Then::Present };
     }
-    list.versions.iter().rev().find(|version| version.covers(time) && !version.is_renamed()).map_or(Then::Absent, Then::Was)
+    list.versions
+        .iter()
+        .rev()
+        .find(|version| version.covers(time) && !version.is_renamed())
+        .map_or(Then::Absent, Then::Was)
 }
 
 /// The result of asking what must be restored to undo the wanted changes of a file.
@@ -175,7 +175,11 @@ pub(crate) mod tests {
     fn filters_select_by_time_and_actor() {
         let list = example();
         let admitted = |filter: Filter| {
-            list.versions.iter().filter(|version| filter.admits(version)).map(|version| version.number).collect::<Vec<_>>()
+            list.versions
+                .iter()
+                .filter(|version| filter.admits(version))
+                .map(|version| version.number)
+                .collect::<Vec<_>>()
         };
         let time = |sec| Some(Timestamp::from_second(sec).unwrap());
         assert!(Filter::default().is_empty());

@@ -162,7 +162,10 @@ mod tests {
         let drawn = file_text(&list, Some(2048), &Now(noon()));
         let lines: Vec<_> = drawn.lines().collect();
         assert!(lines[1].starts_with("head") && lines[1].contains("2.0 KiB"), "{drawn}");
-        assert!(lines[2].starts_with("2 ") && lines[2].contains("rm x[43]  unlink  pinned, landmark, \"a\\u{a}b\""), "{drawn}");
+        assert!(
+            lines[2].starts_with("2 ") && lines[2].contains("rm x[43]  unlink  pinned, landmark, \"a\\u{a}b\""),
+            "{drawn}"
+        );
         assert!(lines[3].contains("1970-01-01 02:33:20") && lines[3].ends_with("vi[42]    write"), "{drawn}");
         let json: Value = serde_json::from_str(&file_json(Path::new("f"), &list, None)).unwrap();
         assert_eq!((&json["versions"][0]["note"], &json["head"]), (&json!("a\nb"), &Value::Null));

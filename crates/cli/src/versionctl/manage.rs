@@ -109,9 +109,7 @@ pub(crate) fn discard(path: &Path, numbers: &[u64], yes: bool) -> Result<(), Fai
 fn agreed(question: &str) -> bool {
     let mut line = String::new();
     let asked = write!(std::io::stderr(), "{question} [y/N] ").and_then(|()| std::io::stderr().flush());
-    asked.is_ok()
-        && std::io::stdin().lock().read_line(&mut line).is_ok()
-        && matches!(line.trim(), "y" | "Y" | "yes")
+    asked.is_ok() && std::io::stdin().lock().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
 }
 
 /// Sends a command about the mount and prints the reply.

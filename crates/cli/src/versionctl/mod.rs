@@ -379,12 +379,15 @@ mod tests {
         let parse = |words: &[&str]| Cli::try_parse_from([&["versionctl"], words].concat()).is_ok();
         assert!(parse(&["restore", "--all", "--at", "2h ago"]) && !parse(&["restore", "--all"]));
         assert!(parse(&["restore", "--", "-file"]) && parse(&["restore", "--pid", "5"]) && !parse(&["restore"]));
-        assert!(!parse(&["restore", "f", "3", "--at", "now"]) && !parse(&["discard", "f"]) && !parse(&["pin", "f", "x"]));
+        assert!(
+            !parse(&["restore", "f", "3", "--at", "now"]) && !parse(&["discard", "f"]) && !parse(&["pin", "f", "x"])
+        );
     }
 
     #[test]
     fn outside_of_a_mount_the_status_says_so() {
-        let status = |words: &[&str]| run(&[&["versionctl"], words].concat().iter().map(OsString::from).collect::<Vec<_>>());
+        let status =
+            |words: &[&str]| run(&[&["versionctl"], words].concat().iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(status(&["log", "/etc/passwd"]), Exit::Mount);
         assert_eq!(status(&["diff", "/etc/passwd"]), Exit::TROUBLE);
         assert_eq!(status(&["restore", "/no such directory/x"]), Exit::Usage);

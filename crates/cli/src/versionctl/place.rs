@@ -48,8 +48,8 @@ impl Place {
     }
 
     fn in_removed(parent: &Path, name: Vec<u8>) -> Result<Self, Failure> {
-        let above = Self::of(parent)?;
-        let version = above.newest_directory()?;
+        let (above, list) = Self::with_history(parent)?;
+        let version = above.newest_directory(list)?;
         let dir = above.dir.old_dir(&above.name, &version)?;
         let mut lost = above.lost;
         let old = dir.as_fd().try_clone_to_owned();
@@ -68,23 +68,15 @@ impl Place {
         if let Some(list) = place.dir.list(&place.name)? {
             return Ok((place, list));
         }
-        let parent = place.dir.path.clone();
-        if let Some((dir, list)) = Self::of(&parent).ok().and_then(|above| above.in_earlier(&place.name)) {
-            place.dir = dir;
-            return Ok((place, list));
-        }
-        let list = place.list()?;
-        Ok((place, list))
-    }
-
-    /// Finds an entry in the earlier directories with this name, newest first.
-    fn in_earlier(&self, entry: &[u8]) -> Option<(Dir, List)> {
-        let list = self.dir.list(&self.name).ok()??;
-        let earlier = list.versions.iter().rev().filter(|version| version.kind == Kind::Directory);
-        earlier.filter_map(|version| self.dir.old_dir(&self.name, version).ok()).find_map(|dir| {
-            let list = dir.list(entry).ok()??;
-            Some((dir, list))
+        let mut found = None;
+        in_earlier(&place.dir.path, &mut |dir| {
+            found = dir.list(&place.name).ok().flatten();
+            found.is_some()
         })
+        .into_iter()
+        .for_each(|dir| place.dir = dir);
+        let never = || Failure::usage(format!("{}: no such file, and no versions of it", shown(path)));
+        Ok((place, found.ok_or_else(never)?))
     }
 
     /// Returns the path, for messages.
@@ -92,45 +84,45 @@ impl Place {
         self.dir.path_of(&self.name)
     }
 
-    /// Returns the versions.
-    ///
-    /// # Errors
-    /// There never was such a file.
-    pub(crate) fn list(&self) -> Result<List, Failure> {
-        let never = || Failure::usage(format!("{}: no such file, and no versions of it", shown(&self.path())));
-        self.dir.list(&self.name)?.ok_or_else(never)
-    }
-
-    fn newest_directory(&self) -> Result<Version, Failure> {
-        let list = self.list()?;
+    fn newest_directory(&self, list: List) -> Result<Version, Failure> {
         let found = list.versions.into_iter().rev().find(|version| version.kind == Kind::Directory);
-        found.ok_or_else(|| Failure::usage(format!("{}: no such directory, and no versions of it", shown(&self.path()))))
+        found
+            .ok_or_else(|| Failure::usage(format!("{}: no such directory, and no versions of it", shown(&self.path()))))
     }
+}
 
-    /// Opens the directory that the path names, as it is now, or as it was before it was removed.
-    ///
-    /// # Errors
-    /// It is and was no directory.
-    pub(crate) fn directory(&self) -> Result<Dir, Failure> {
-        if !self.dir.is_old {
-            match self.dir.child(&self.name) {
-                Ok(dir) => return Ok(dir),
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(at(&self.path(), errno)),
-            }
-        }
-        self.dir.old_dir(&self.name, &self.newest_directory()?)
+/// Searches the earlier directories with this path, newest first: those that were removed, also in
+/// earlier directories above. Returns the first that `probe` accepts.
+fn in_earlier(path: &Path, probe: &mut dyn FnMut(&Dir) -> bool) -> Option<Dir> {
+    let path = named(path).ok()?;
+    let name = path.file_name()?.as_bytes();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = None;
+    let mut versions_in = |above: &Dir| {
+        let versions = above.list(name).ok().flatten().map(|list| list.versions).unwrap_or_default();
+        let removed = versions.iter().rev().filter(|version| version.letter == 'd');
+        found = removed.filter_map(|version| above.old_dir(name, version).ok()).find(|dir| probe(dir));
+        found.is_some()
+    };
+    let is_found = Dir::open(parent).is_ok_and(|above| versions_in(&above));
+    if !is_found {
+        in_earlier(parent, &mut versions_in)?;
     }
+    found
 }
 
 /// Opens the directory that a path names, as it is now or was before it was removed.
 ///
 /// # Errors
-/// As [`Place::of`].
+/// As [`Place::with_history`].
 pub(crate) fn directory(path: &Path) -> Result<Dir, Failure> {
     match Dir::open(path) {
         Ok(dir) => Ok(dir),
-        Err(Errno::NOENT) => Place::of(path)?.directory(),
+        Err(Errno::NOENT) => {
+            let (place, list) = Place::with_history(path)?;
+            let version = place.newest_directory(list)?;
+            place.dir.old_dir(&place.name, &version)
+        }
         Err(errno) => Err(at(path, errno)),
     }
 }

@@ -200,7 +200,8 @@ fn directory(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8], exists: boo
 fn link(origin: Origin<'_>, dir: &Dir, name: &[u8], exists: bool) -> Result<Put, Failure> {
     let path = dir.path_of(name);
     let refused = |errno| at(&path, errno);
-    let target = rustix::fs::readlinkat(origin.dir, origin.entry, Vec::new()).map_err(|errno| unreadable(&path, errno))?;
+    let target =
+        rustix::fs::readlinkat(origin.dir, origin.entry, Vec::new()).map_err(|errno| unreadable(&path, errno))?;
     if exists {
         if rustix::fs::readlinkat(dir, name, Vec::new()).map_err(refused)? == target {
             return Ok(Put::Same);

@@ -23,7 +23,7 @@ const SAME_REMOVAL: i64 = 60;
 
 /// `restore`
 #[derive(Debug, Args)]
-pub(crate) struct RestoreArgs {
+pub struct RestoreArgs {
     /// The file or directory; it may be removed. With --process and the like: where to search.
     #[arg(required_unless_present_any = ["all", "process", "pid", "session", "since", "user"])]
     path: Option<PathBuf>,
@@ -86,7 +86,9 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
     };
     if !filter.is_empty() {
         if args.at.is_some() || args.which.is_some() || args.to.is_some() {
-            return Err(Failure::usage("--process, --since and the like undo changes: not with --at, --to or a version"));
+            return Err(Failure::usage(
+                "--process, --since and the like undo changes: not with --at, --to or a version",
+            ));
         }
         restorer.undo(&path, &filter, args.force)?;
         return restorer.finish();
@@ -443,6 +445,8 @@ impl Step {
             Undo::Changed(version) => (version.clone(), true),
         };
         let Found { dir, path, name, .. } = found;
+        // In a directory that was removed: somebody created the file again.
+        let changed = changed || dir.is_old && path.symlink_metadata().is_ok();
         Some(Self { dir, path, name, version, changed })
     }
 }

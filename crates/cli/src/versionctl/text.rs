@@ -40,8 +40,9 @@ pub(crate) fn uid_of(text: &str) -> Option<u32> {
 /// Formats rows as columns. Columns are aligned to the left, except those in `right`.
 pub(crate) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..count).map(width).collect();
     let mut out = String::new();
     for row in rows {
@@ -50,7 +51,8 @@ pub(crate) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
             if column > 0 {
                 line.push_str("  ");
             }
-            let _ = if right.contains(&column) { write!(line, "{cell:>width$}") } else { write!(line, "{cell:<width$}") };
+            let _ =
+                if right.contains(&column) { write!(line, "{cell:>width$}") } else { write!(line, "{cell:<width$}") };
         }
         out.push_str(line.trim_end());
         out.push('\n');
@@ -72,7 +74,10 @@ mod tests {
 
     #[test]
     fn users_have_names() {
-        assert_eq!((user(0), uid_of("root"), uid_of("4711"), uid_of("no one")), ("root".into(), Some(0), Some(4711), None));
+        assert_eq!(
+            (user(0), uid_of("root"), uid_of("4711"), uid_of("no one")),
+            ("root".into(), Some(0), Some(4711), None)
+        );
     }
 
     #[test]

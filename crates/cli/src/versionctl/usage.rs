@@ -86,15 +86,14 @@ impl Usage {
         dirs.extend(sorted(&self.by_dir).into_iter().map(|(dir, sum)| row(sum, shown(&dir))));
         dirs.push(row(self.total, "total".to_owned()));
         let mut formats = vec![title("FORMAT")];
-        formats.extend(sorted(&self.by_format).into_iter().map(|(letter, sum)| row(sum, format_name(letter).to_owned())));
+        formats
+            .extend(sorted(&self.by_format).into_iter().map(|(letter, sum)| row(sum, format_name(letter).to_owned())));
         format!("{}\n{}", columns(&dirs, &[0, 1]), columns(&formats, &[0, 1]))
     }
 
     fn json(&self) -> String {
         let sum = |sum: Sum| json!({ "bytes": sum.bytes, "versions": sum.versions });
-        let entry = |key: &str, value: Value, counted: Sum| {
-            json!({ key: value, "bytes": counted.bytes, "versions": counted.versions })
-        };
+        let entry = |key: &str, value: Value, counted: Sum| json!({ key: value, "bytes": counted.bytes, "versions": counted.versions });
         let dirs = sorted(&self.by_dir);
         let dirs = dirs.iter().map(|(dir, sum)| entry("path", json_name(dir.as_os_str().as_bytes()), *sum));
         let formats = sorted(&self.by_format);
