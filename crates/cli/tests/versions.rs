@@ -286,3 +286,41 @@ fn it_is_mounted_by_mount_and_fstab() {
     let wrong = run(Command::new(&helper).args([&data, &at]).args(["-o", "storage=odd"]));
     assert!(wrong.code != 0 && wrong.err.contains("storage=odd"), "{}", wrong.err);
 }
+
+#[test]
+fn the_browser_restores_on_a_terminal() {
+    use std::io::{Read as _, Write as _};
+    let stage = Stage::new();
+    stage.shell("echo old >f; rm f");
+    let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&master, size).unwrap();
+    let terminal = || fs::File::options().read(true).write(true).open(&name).unwrap();
+    let mut child = Command::new("setsid");
+    child.args(["--ctty", "--wait", "/mnt/bin/versionctl", "browse", "."]).current_dir(MOUNT).env("TERM", "xterm");
+    let mut child = child.stdin(terminal()).stdout(terminal()).stderr(terminal()).spawn().unwrap();
+    let mut master = fs::File::from(master);
+    let mut screen = Vec::new();
+    let mut wait_for = |master: &mut fs::File, text: &str| {
+        let mut buffer = [0; 4096];
+        while !screen.windows(text.len()).any(|window| window == text.as_bytes()) {
+            let got = master.read(&mut buffer).unwrap();
+            screen.extend_from_slice(&buffer[..got]);
+        }
+        screen.clear();
+    };
+    wait_for(&mut master, "quit");
+    master.write_all(b"r").unwrap();
+    wait_for(&mut master, "any other key");
+    master.write_all(b"y").unwrap();
+    wait_for(&mut master, "restored");
+    master.write_all(b"q").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read("f"), "old\n");
+    // Without a terminal, it says so.
+    let refused = stage.status(&["browse"]);
+    assert!(refused.code == 2 && refused.err.contains("needs a terminal"), "{}", refused.err);
+}
