@@ -2,20 +2,21 @@
 
 use crate::core::Core;
 use crate::history::{At, Seen};
-use crate::past::{Body, PastFile, PastKey, Target};
+use crate::past::{Body, PastDir, PastFile, PastKey, Target};
 use crate::reply::{MAX_REPLY, escape, field, head_word, time, unescape};
 use crate::sets_of_dir::names_with_sets;
-use crate::token;
+use crate::{change_sets, change_versions, tags, token};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use versionset::Letter;
-use vnode::{Command, CommandAccess, Cx, Errno, Kind, Name, Result, Vnode};
+use vnode::{Command, CommandAccess, Cx, Errno, Kind, Name, Result, Time, Vnode};
 
 const fn anyone(name: &'static str, help: &'static str) -> Command {
     Command { name, help, access: CommandAccess::Anyone }
 }
 
 /// The commands of this file and of those it calls.
-pub(crate) const ALL: [Command; 3] = [
+pub(crate) const ALL: [Command; 16] = [
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
@@ -30,6 +31,57 @@ pub(crate) const ALL: [Command; 3] = [
         "Returns a name by which a version can be opened in this directory, read-only, within 10 seconds. The input is NAME \
          and the number; with the word raw, the version file is opened as it is stored.",
     ),
+    anyone(
+        "versionfs.at",
+        "Returns a name by which this directory can be opened as it was, read-only, within 10 seconds. The input is a time or \
+         a tag.",
+    ),
+    anyone("versionfs.tags", "Returns the tags, a line NAME TIME each. The input is empty."),
+    anyone(
+        "versionfs.usage",
+        "Returns what the versions of this directory's entries take: a line LETTER COUNT SIZE STORED for each format, sizes in \
+         bytes. The input is empty.",
+    ),
+    anyone(
+        "versionfs.rename",
+        "Renames the head and all versions of a name. The input is NAME, the number of the new directory and the new name, \
+         which must have neither. Returns an empty reply.",
+    ),
+    anyone("versionfs.unlink", "Removes a file with all its versions. The input is NAME. Returns an empty reply."),
+    anyone(
+        "versionfs.rmdir",
+        "Removes an empty directory with all its versions and those of everything that was in it. The input is NAME. Returns \
+         an empty reply.",
+    ),
+    anyone(
+        "versionfs.chown",
+        "Sets the owner of the head and all versions. The input is NAME, user ID and group ID; -1 keeps one. Returns an empty \
+         reply.",
+    ),
+    anyone(
+        "versionfs.chmod",
+        "Sets the mode of the head and all versions. The input is NAME and the mode in octal. Returns an empty reply.",
+    ),
+    anyone(
+        "versionfs.discard",
+        "Discards versions. The input is NAME and their numbers. A pinned one is refused. Returns an empty reply.",
+    ),
+    anyone("versionfs.pin", "Keeps a version from being discarded. The input is NAME, the number, on or off. Returns an empty reply."),
+    anyone(
+        "versionfs.annotate",
+        "Sets the note of a version. The input is NAME, the number and the text, at most 2,048 bytes; without a text, the note \
+         is removed. Returns an empty reply.",
+    ),
+    Command {
+        name: "versionfs.tag",
+        help: "Names a time. The input is the tag, and a time unless it is now. Returns an empty reply.",
+        access: CommandAccess::Owner,
+    },
+    Command {
+        name: "versionfs.untag",
+        help: "Removes a tag. The input is the tag. Returns an empty reply.",
+        access: CommandAccess::Owner,
+    },
 ];
 
 /// A directory that commands are sent to.
@@ -69,8 +121,88 @@ impl Place<'_> {
             ("versionfs.names", [after]) => self.names(cx, &unescape(after).ok_or(Errno::INVAL)?),
             ("versionfs.open", [name, version]) => self.open(cx, &self.at(name)?, number(version)?),
             ("versionfs.open", [name, version, b"raw"]) => self.open_raw(cx, &self.at(name)?, number(version)?),
+            ("versionfs.at", _) => self.open_at(cx, input),
+            ("versionfs.tags", []) => Ok(tags::text(&tags::read(self.core, cx)?)),
+            ("versionfs.usage", []) => self.usage(cx),
+            _ => self.change(cx, command, &fields).map(|()| Vec::new()),
+        }
+    }
+
+    /// Runs a command that changes something. Its reply is empty.
+    fn change(&self, cx: &Cx<'_>, command: &str, fields: &[&[u8]]) -> Result<()> {
+        let core = self.core;
+        match (command, fields) {
+            ("versionfs.rename", [name, dir, new_name]) => {
+                let new_name = unescape(new_name).ok_or(Errno::INVAL)?;
+                change_sets::rename(core, cx, &self.at(name)?, decimal(dir)?, &new_name)
+            }
+            ("versionfs.unlink", [name]) => change_sets::remove(core, cx, &self.at(name)?, false),
+            ("versionfs.rmdir", [name]) => change_sets::remove(core, cx, &self.at(name)?, true),
+            ("versionfs.chown", [name, uid, gid]) => change_sets::chown(core, cx, &self.at(name)?, id(uid)?, id(gid)?),
+            ("versionfs.chmod", [name, mode]) => change_sets::chmod(core, cx, &self.at(name)?, octal(mode)?),
+            ("versionfs.discard", [name, numbers @ ..]) if !numbers.is_empty() => {
+                let numbers: Vec<u64> = numbers.iter().map(|field| number(field)).collect::<Result<_>>()?;
+                change_versions::discard(core, cx, &self.at(name)?, &numbers)
+            }
+            ("versionfs.pin", [name, version, how @ (b"on" | b"off")]) => {
+                change_versions::pin(core, cx, &self.at(name)?, number(version)?, *how == b"on")
+            }
+            ("versionfs.annotate", [name, version, words @ ..]) => {
+                let text = unescape(&words.join(&b' ')).ok_or(Errno::INVAL)?;
+                change_versions::annotate(core, cx, &self.at(name)?, number(version)?, &text)
+            }
+            ("versionfs.tag", [name]) => self.tag(cx, name, core.now()),
+            ("versionfs.tag", [name, when @ ..]) => {
+                let when = unescape(&when.join(&b' ')).ok_or(Errno::INVAL)?;
+                let moment = tags::moment(core, cx, &when)?.ok_or(Errno::INVAL)?;
+                self.tag(cx, name, moment)
+            }
+            ("versionfs.untag", [name]) => {
+                let name = unescape(name).ok_or(Errno::INVAL)?;
+                tags::update(core, cx, |tags| tags.remove(&name).map(|_| ()).ok_or(Errno::NOENT))
+            }
             _ => Err(Errno::INVAL),
         }
+    }
+
+    fn tag(&self, cx: &Cx<'_>, name: &[u8], moment: Time) -> Result<()> {
+        let name = unescape(name).filter(|name| tags::is_tag(name)).ok_or(Errno::INVAL)?;
+        tags::update(self.core, cx, |tags| {
+            if tags.contains_key(&name) {
+                return Err(Errno::EXIST);
+            }
+            tags.insert(name, moment);
+            Ok(())
+        })
+    }
+
+    /// Returns what the versions in this directory take: a line `LETTER COUNT SIZE STORED` for each
+    /// way in which some are stored. Subdirectories are not counted, removed ones as one version.
+    fn usage(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
+        self.require(cx, access::READ)?;
+        let server = self.core.server(cx);
+        let mut by_letter: BTreeMap<Letter, (u64, u64, u64)> = BTreeMap::new();
+        for name in names_with_sets(self.core, cx, self.lower)? {
+            cx.check()?;
+            let own = self.core.sets.of_name(self.lower, &name);
+            let locked = own.lock(self.core, &server)?;
+            for version in locked.index().versions.values() {
+                let stored = locked.file(&server, version.letter, version.number)?.map_or(0, |file| file.attr.blocks * 512);
+                let sum = by_letter.entry(version.letter).or_default();
+                *sum = (sum.0 + 1, sum.1.saturating_add(version.size), sum.2.saturating_add(stored));
+            }
+        }
+        let line = |(letter, (count, size, stored)): (Letter, (u64, u64, u64))| {
+            format!("{} {count} {size} {stored}\n", char::from(letter as u8)).into_bytes()
+        };
+        Ok(by_letter.into_iter().flat_map(line).collect())
+    }
+
+    fn open_at(&self, cx: &Cx<'_>, input: &[u8]) -> Result<Vec<u8>> {
+        self.require(cx, access::SEARCH)?;
+        let text = unescape(input).ok_or(Errno::INVAL)?;
+        let moment = tags::moment(self.core, cx, &text)?.ok_or(Errno::NOENT)?;
+        self.token(cx, PastDir::at(self.core, self.lower, moment))
     }
 
     /// Returns the entry with an escaped name.
@@ -216,4 +348,23 @@ fn summary(head: Option<Kind>, versions: &[Seen], start: &str) -> Vec<u8> {
 /// Parses the number of a version.
 pub(crate) fn number(field: &[u8]) -> Result<u64> {
     versionset::number_of(field).ok_or(Errno::INVAL)
+}
+
+fn decimal(field: &[u8]) -> Result<u64> {
+    let text = core::str::from_utf8(field).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    text.and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)
+}
+
+/// Parses a user or group ID; -1 is `u32::MAX`.
+fn id(field: &[u8]) -> Result<u32> {
+    if field == b"-1" {
+        return Ok(u32::MAX);
+    }
+    u32::try_from(decimal(field)?).ok().filter(|id| *id != u32::MAX).ok_or(Errno::INVAL)
+}
+
+fn octal(field: &[u8]) -> Result<u32> {
+    let text = core::str::from_utf8(field).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b'0'..=b'7')));
+    let mode = text.and_then(|text| u32::from_str_radix(text, 8).ok());
+    mode.filter(|mode| *mode <= 0o7777).ok_or(Errno::INVAL)
 }

@@ -20,6 +20,8 @@ pub(crate) struct Core {
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
     pub(crate) tokens: Tokens,
+    /// Held while the tags are changed.
+    pub(crate) tags: Mutex<()>,
     pub(crate) past: PastObjects,
     uid: u32,
     gid: u32,
@@ -36,6 +38,7 @@ impl Core {
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             tokens: Tokens::default(),
+            tags: Mutex::new(()),
             past: PastObjects::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -1,13 +1,18 @@
-//! Where live directories lead to the past: tokens and commands.
+//! Where live directories lead to the past: tokens, `.versions` and commands.
 
 use crate::commands::{Place, not_a_directory};
 use crate::node::VersionVnode;
+use crate::past::{VIEW, View};
 use core::time::Duration;
 use vnode::{Cx, Entry, Kind, Name, Result};
 
 impl VersionVnode {
     /// Returns the past object with this name, if there is one.
     pub(crate) fn find_past(&self, cx: &Cx<'_>, name: Name<'_>) -> Option<Result<Entry>> {
+        if name.as_bytes() == VIEW && self.core.options.versions && self.lower.kind() == Kind::Directory {
+            let vnode = View::of(&self.core, &self.lower);
+            return Some(vnode.getattr(cx).map(|attr| Entry { vnode, attr }));
+        }
         let vnode = self.core.tokens.find(self.lower.id(), name.as_bytes())?;
         // The name is valid for seconds only.
         cx.limit_name_lifetime(Duration::ZERO);

@@ -50,8 +50,8 @@ pub(crate) enum Moment {
     Version(usize),
     /// The head.
     Head,
-    /// The content that the inode with this stem had then, which is kept under another name.
-    Inode(Box<[u8]>),
+    /// The content that the inode with this stem had at this time, which is kept under another name.
+    Inode(Box<[u8]>, Time),
 }
 
 impl At {
@@ -162,7 +162,7 @@ impl History {
             return Some(Moment::Head);
         }
         let was = |period: &&LinkPeriod| period.from <= time && period.until.is_some_and(|until| time < until);
-        self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone()))
+        self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone(), time))
     }
 
     /// Returns the version with this number.
@@ -178,7 +178,7 @@ impl History {
         match moment {
             Moment::Version(position) => self.versions.get(*position).map(|seen| seen.version.kind),
             Moment::Head => self.head.as_ref().map(|head| head.attr.kind()),
-            Moment::Inode(_) => Some(Kind::Regular),
+            Moment::Inode(..) => Some(Kind::Regular),
         }
     }
 }

@@ -1,10 +1,11 @@
 use crate::core::Core;
 use crate::node::VersionVnode;
 use crate::options::{CopyOn, NoSpace, Options, Storage};
+use crate::past::PastDir;
 use crate::upcalls::SharedStops;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
 use std::sync::Arc;
-use vnode::{Command, Cx, Layer, Result, Upcalls, Vnode, forward};
+use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode, forward};
 
 /// The declaration of `versionfs`.
 pub const LAYER: LayerType = LayerType {
@@ -34,6 +35,18 @@ pub const LAYER: LayerType = LayerType {
             value: None,
             help: "Make a version at every operation that changes a file, not one between open and close.",
         },
+        OptionSpec {
+            name: "versions",
+            value: None,
+            help: "Every directory has a directory .versions, which is not listed. Its subdirectories are named by times and \
+                   tags, and show the directory as it was then: @GMT-2026.11.23-10.00.00, 2026-11-23T10:00:00Z, \
+                   '2026-11-23 10:00'.",
+        },
+        OptionSpec {
+            name: "at",
+            value: Some("TIME|TAG"),
+            help: "Show the tree as it was at a time, or when a tag was made. Nothing can be changed.",
+        },
     ],
     build: Build::Over(&build),
     traits: Traits::NONE,
@@ -57,14 +70,22 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         Some(other) => return Err(format!("no-space={other}: it is neither fail nor skip")),
     };
     let comprehensive = settings.has("comprehensive");
-    Ok(VersionFs::new(lower, Options { storage, copy_on, no_space, comprehensive, ..Options::default() }))
+    let versions = settings.has("versions");
+    let options = Options { storage, copy_on, no_space, comprehensive, versions, ..Options::default() };
+    match settings.text("at")? {
+        None => Ok(VersionFs::new(lower, options)),
+        Some(at) => Ok(VersionFs::at(lower, options, at.as_bytes())?),
+    }
 }
 
 /// The layer.
 #[derive(Debug)]
 pub struct VersionFs {
     lower: Arc<dyn Layer>,
-    root: Arc<VersionVnode>,
+    core: Arc<Core>,
+    root: Arc<dyn Vnode>,
+    /// Whether the root is that of the past.
+    is_past: bool,
 }
 
 impl VersionFs {
@@ -73,20 +94,43 @@ impl VersionFs {
     pub fn new(lower: Arc<dyn Layer>, options: Options) -> Arc<Self> {
         let core = Arc::new(Core::new(Arc::clone(&lower), options));
         let root = Arc::new(VersionVnode::over(&core, lower.root()));
-        Arc::new(Self { lower, root })
+        Arc::new(Self { lower, core, root, is_past: false })
+    }
+
+    /// Returns a layer that shows the tree as it was at a time or tag. Nothing can be changed.
+    ///
+    /// # Errors
+    /// Says that `text` is neither a time nor a tag, or that the tags can't be read.
+    pub fn at(lower: Arc<dyn Layer>, options: Options, text: &[u8]) -> core::result::Result<Arc<Self>, String> {
+        let core = Arc::new(Core::new(Arc::clone(&lower), options));
+        let shown = text.escape_ascii();
+        let moment = crate::tags::moment(&core, &Cx::internal(0, 0), text)
+            .map_err(|errno| format!("at={shown}: can't read the tags: {errno}"))?
+            .ok_or_else(|| format!("at={shown}: it is neither a time, such as '2026-11-23 10:00', nor a tag"))?;
+        let root = PastDir::at(&core, &lower.root(), moment);
+        Ok(Arc::new(Self { lower, core, root, is_past: true }))
     }
 }
 
 impl Layer for VersionFs {
     fn root(&self) -> Arc<dyn Vnode> {
-        self.root.clone()
+        Arc::clone(&self.root)
     }
 
-    forward!(lower: properties, sync, reports);
+    forward!(lower: sync);
+
+    fn properties(&self) -> Properties {
+        let lower = self.lower.properties();
+        Properties { read_only: lower.read_only || self.is_past, ..lower }
+    }
+
+    fn reports(&self) -> Option<Arc<dyn Reports>> {
+        if self.is_past { None } else { self.lower.reports() }
+    }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {
         let (ours, lowers) = SharedStops::pair(upcalls);
-        let _ = self.root.core.upcalls.set(ours);
+        let _ = self.core.upcalls.set(ours);
         self.lower.attach(lowers);
     }
 
@@ -95,13 +139,16 @@ impl Layer for VersionFs {
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
-        if let Some(past) = self.root.core.past.find(number) {
+        if let Some(past) = self.core.past.find(number) {
             return Ok(past);
         }
-        let lower = self.root.core.by_number(cx, number)?;
+        if self.is_past {
+            return Err(Errno::STALE);
+        }
+        let lower = self.core.by_number(cx, number)?;
         if Arc::ptr_eq(&lower, &self.lower.root()) {
             return Ok(self.root());
         }
-        Ok(Arc::new(self.root.core.wrap_found(cx, lower)?))
+        Ok(Arc::new(self.core.wrap_found(cx, lower)?))
     }
 }

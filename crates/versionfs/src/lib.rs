@@ -17,8 +17,10 @@
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | commands and their replies | `commands`, `reply` |
+//! | changes of versions and of whole sets by commands; who may | `change_versions`, `change_sets`, `permission` |
 //! | which content a name had at a time | `history` |
 //! | read-only vnodes of old versions | `past/` |
+//! | times and tags in commands and options | `when`, `tags` |
 //! | names under which old versions are opened | `token` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
@@ -30,6 +32,8 @@
 mod attr;
 mod by_number;
 mod callers;
+mod change_sets;
+mod change_versions;
 mod commands;
 mod core;
 mod entry;
@@ -42,6 +46,7 @@ mod link;
 mod node;
 mod options;
 mod past;
+mod permission;
 mod rebuild;
 mod remove;
 mod rename;
@@ -49,9 +54,11 @@ mod reply;
 mod session;
 mod set;
 mod sets_of_dir;
+mod tags;
 mod token;
 mod upcalls;
 mod vnode_impl;
+mod when;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};

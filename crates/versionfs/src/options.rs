@@ -46,6 +46,8 @@ pub struct Options {
     pub no_space: NoSpace,
     /// Whether every modifying operation makes a version.
     pub comprehensive: bool,
+    /// Whether every directory has a hidden directory `.versions`.
+    pub versions: bool,
     /// Returns the current time. Tests pass one of their own.
     pub clock: fn() -> Time,
 }
@@ -57,6 +59,7 @@ impl Default for Options {
             copy_on: CopyOn::default(),
             no_space: NoSpace::default(),
             comprehensive: false,
+            versions: false,
             clock: system_time,
         }
     }

@@ -184,9 +184,6 @@ impl Move<'_> {
     fn leave(&self, cx: &Cx<'_>) -> Result<()> {
         let (dir, name) = self.from;
         let object = &self.object;
-        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
-            return Ok(());
-        }
         let mut session = object.inode.session(cx)?;
         object.end_delay(cx, &mut session)?;
         session.active = None;
@@ -231,9 +228,6 @@ impl Move<'_> {
         let object = &self.object;
         object.inode.set_place(None);
         object.inode.found_at(&dir.lower, name.as_bytes());
-        if !matches!(object.lower.kind(), Kind::Regular | Kind::Directory) {
-            return;
-        }
         let server = object.core.server(cx);
         let set = object.core.sets.of_name(&dir.lower, name.as_bytes());
         let birth = Birth {

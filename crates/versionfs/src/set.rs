@@ -135,7 +135,7 @@ pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc
 }
 
 /// Returns a directory of the layer's own, which is created if it does not exist.
-fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+pub(crate) fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
     match dir.mkdir(cx, name, 0o700) {
         Ok(entry) => Ok(entry.vnode),
@@ -152,6 +152,11 @@ impl Set {
     /// belongs to an inode with several names.
     pub(crate) fn identity(&self) -> (u64, u32, bool) {
         (self.home.id(), self.home.generation(), self.is_link)
+    }
+
+    /// Whether the set belongs to an inode with several names.
+    pub(crate) const fn is_link(&self) -> bool {
+        self.is_link
     }
 
     /// Returns the lower file that is the head of the versions, if there is one.
@@ -331,6 +336,11 @@ impl Locked<'_> {
         Ok(store)
     }
 
+    /// Returns the store, if it exists.
+    pub(crate) fn store_dir(&self) -> Option<Arc<dyn Vnode>> {
+        self.state.store.clone()
+    }
+
     /// Whether the set has a store on disk already.
     pub(crate) fn has_store(&self) -> bool {
         self.state.store.is_some()
@@ -387,6 +397,30 @@ impl Locked<'_> {
             store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
         };
         versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Whether the set has an index on disk.
+    pub(crate) fn has_index(&self) -> bool {
+        self.state.log_len > 0
+    }
+
+    /// Gives this set, which is empty, the content of another one's index.
+    pub(crate) fn take_over(&mut self, cx: &Cx<'_>, other: &Locked<'_>) -> Result<()> {
+        self.state.index = other.index().clone();
+        self.state.index.name.clone_from(&self.set.name);
+        let written = self.rewrite(cx);
+        self.state.is_loaded &= written.is_ok();
+        written
+    }
+
+    /// Removes the index of a set whose versions are gone.
+    pub(crate) fn remove_index(&mut self, cx: &Cx<'_>) -> Result<()> {
+        self.state.is_loaded = false;
+        let Some(store) = self.state.store.clone() else { return Ok(()) };
+        match store.unlink(cx, name_of(&index_name(&self.set.stem))?) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Forgets what is in memory: the next use reads the index again.

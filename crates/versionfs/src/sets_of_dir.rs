@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::set::{find_store, read_index};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use versionset::{Index, STORE, StoreName, is_hashed, parse, stem_of};
+use versionset::{Index, STORE, StoreName, index_name, is_hashed, parse, stem_of};
 use vnode::{Cx, Name, Result, Vnode};
 
 /// Returns the names of a directory that exist or that have an index.
@@ -29,21 +29,25 @@ pub(crate) fn names_with_sets(core: &Core, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) ->
     store.readdir(&server, 0, &mut |entry| {
         if let StoreName::Index(stem) = parse(entry.name.as_bytes()) {
             if is_hashed(stem) {
-                hashed.push((entry.name.as_bytes().to_vec(), stem.to_vec()));
+                hashed.push(stem.to_vec());
             } else {
                 names.insert(stem.to_vec());
             }
         }
         true
     })?;
-    for (file, stem) in hashed {
-        let Some(entry) = store.lookup(&server, Name::new(&file)?)? else { continue };
-        let (index, _) = Index::parse(&read_index(&server, &entry)?);
-        // A stem that is not that of its name is damaged.
-        if let Some(name) = index.name.filter(|name| stem_of(name) == stem && Name::new(name).is_ok()) {
-            names.insert(name.into_vec());
-        }
+    for stem in hashed {
+        names.extend(long_name(core, cx, &store, &stem)?);
     }
     names.retain(|name| Name::new(name).is_ok());
     Ok(names)
+}
+
+/// Returns the long name whose set has this stem. `None` if the index does not say it.
+pub(crate) fn long_name(core: &Core, cx: &Cx<'_>, store: &Arc<dyn Vnode>, stem: &[u8]) -> Result<Option<Vec<u8>>> {
+    let server = core.server(cx);
+    let Some(entry) = store.lookup(&server, Name::new(&index_name(stem))?)? else { return Ok(None) };
+    let (index, _) = Index::parse(&read_index(&server, &entry)?);
+    // A name with another stem is damaged.
+    Ok(index.name.filter(|name| stem_of(name) == stem).map(<[u8]>::into_vec))
 }

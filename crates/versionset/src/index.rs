@@ -275,11 +275,12 @@ impl Index {
         records.extend(self.notes.iter().map(|(number, note)| Record::Note(*number, note.clone())));
         records.extend(births.map(|(_, birth)| Record::Born(birth.clone())));
         records.push(Record::Next(self.next()));
-        records.extend(self.birth.clone().map(Record::Born));
         for period in &self.links {
             records.push(Record::Linked(period.from, period.stem.clone()));
             records.extend(period.until.map(Record::Unlinked));
         }
+        // Behind the periods, whose ends are ends of heads.
+        records.extend(self.birth.clone().map(Record::Born));
         records
     }
 
@@ -326,6 +327,8 @@ impl Index {
                 if let Some(period) = self.links.last_mut() {
                     period.until.get_or_insert(time);
                 }
+                // The next head of the name is another file.
+                self.birth = None;
             }
         }
     }
@@ -403,6 +406,7 @@ mod tests {
             Record::Note(2, b"before the talk"[..].into()),
             Record::Linked(Time { sec: 5, nsec: 0 }, b"1f.0"[..].into()),
             Record::Unlinked(Time { sec: 6, nsec: 0 }),
+            Record::Born(birth(7)),
             Record::Discarded(1),
             Record::Owner(u32::MAX, 9),
             Record::Mode(0o600),
@@ -424,7 +428,7 @@ mod tests {
         assert_eq!(index.versions.keys().copied().collect::<Vec<_>>(), [2, 3]);
         assert_eq!(index.next(), 9);
         assert_eq!(index.earlier_births.get(&2), Some(&birth(3)));
-        assert_eq!(index.birth, Some(birth(4)));
+        assert_eq!(index.birth, Some(birth(7)));
         assert_eq!(index.versions[&3].gid, 9);
         assert_eq!(index.versions[&3].uid, 1000);
         let (again, condition) = Index::parse(&index.to_bytes());

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::history::At;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Content, Letter, Plain, Sparse, Version};
+use versionset::{Content, Letter, Members, Plain, Source, StoreFiles, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where the bytes and attributes of a past file are.
@@ -53,7 +53,10 @@ impl Body {
     pub(crate) fn attr(&self, core: &Core, cx: &Cx<'_>) -> Result<Attr> {
         let server = core.server(cx);
         match self.now(core, cx)? {
-            Self::Head { lower, .. } => Ok(Attr { nlink: 1, ..lower.getattr(&server)? }),
+            Self::Head { lower, .. } => {
+                let attr = lower.getattr(&server)?;
+                Ok(Attr { nlink: 1, mode: without_setuid(attr.mode), ..attr })
+            },
             Self::Raw { lower, version } => {
                 let stored = lower.getattr(&server)?;
                 Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr_of(&version) })
@@ -97,7 +100,7 @@ impl Body {
             let session = inode.session(&server)?;
             // With the session locked, no version can be made.
             if let Self::Head { .. } = self.now(core, cx)? {
-                return read(&server, &*open_head(&server, lower)?);
+                return read(&server, &*head_content(&server, lower)?);
             }
             drop(session);
         }
@@ -127,7 +130,8 @@ fn letter_of(locked: &Locked<'_>, number: u64) -> Result<Letter> {
     Ok(locked.index().versions.get(&number).ok_or(Errno::STALE)?.letter)
 }
 
-fn open_head(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
+/// Returns the bytes of a head that can't change meanwhile.
+pub(crate) fn head_content(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
     let file = head.open(cx, OpenFlags::RDONLY)?;
     Ok(Arc::new(Plain::new(file, head.getattr(cx)?.size)))
 }
@@ -139,34 +143,15 @@ pub(crate) fn open_version(
     number: u64,
     head: Option<&Arc<dyn Vnode>>,
 ) -> Result<Arc<dyn Content>> {
-    letter_of(locked, number)?;
-    let mut members = Vec::new();
-    for version in locked.index().versions.range(number..).map(|(_, version)| version) {
-        members.push((version.number, version.letter));
-        if !version.letter.depends_on_newer() {
-            break;
-        }
-    }
-    let mut content: Option<Arc<dyn Content>> = None;
-    for (number, letter) in members.into_iter().rev() {
-        let entry = locked.file(cx, letter, number)?.ok_or(Errno::IO)?;
-        if entry.attr.kind() != Kind::Regular {
-            return Err(Errno::IO);
-        }
-        let (file, len) = (entry.vnode.open(cx, OpenFlags::RDONLY)?, entry.attr.size);
-        content = Some(match letter {
-            Letter::Full => Arc::new(Plain::new(file, len)),
-            Letter::Sparse => {
-                let newer = match content {
-                    Some(newer) => newer,
-                    None => open_head(cx, head.ok_or(Errno::IO)?)?,
-                };
-                Arc::new(Sparse::open(cx, file, len, newer)?)
-            }
-            _ => return Err(Errno::IO),
-        });
-    }
-    content.ok_or(Errno::STALE)
+    let members = Members::of(locked.index(), number).ok_or(Errno::STALE)?;
+    let source = StoreFiles {
+        dir: locked.store_dir().ok_or(Errno::IO)?,
+        stem: locked.set.stem.to_vec(),
+        head: head.map(|head| head_content(cx, head)).transpose()?,
+        blocks: None,
+    };
+    let source: Arc<dyn Source> = Arc::new(source);
+    versionset::open_version(cx, &source, members)
 }
 
 /// Returns the attributes of a version.
@@ -179,11 +164,17 @@ pub(crate) fn attr_of(version: &Version) -> Attr {
         mtime: version.mtime,
         ctime: version.died,
         btime: Some(version.born),
-        mode: version.kind.mode_bits() | version.mode,
+        mode: without_setuid(version.kind.mode_bits() | version.mode),
         nlink: 1,
         uid: version.uid,
         gid: version.gid,
         rdev: 0,
         blksize: 4096,
     }
+}
+
+/// Returns a mode without set-user-ID and set-group-ID: a program that was replaced because of a hole
+/// must not run with its privileges again.
+fn without_setuid(mode: u32) -> u32 {
+    if mode & Kind::MASK == Kind::Regular.mode_bits() { mode & !0o6000 } else { mode }
 }

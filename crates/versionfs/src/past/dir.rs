@@ -47,8 +47,8 @@ impl PastDir {
             let history = At::new(&self.lower, &name).history(&self.core, cx)?;
             let kind = history.at(self.time).and_then(|moment| history.kind(&moment));
             if let Some(kind) = kind {
-                let ino = self.core.past.number(&self.key(&name));
-                entries.insert((ino >> 2 & (i64::MAX.cast_unsigned() >> 2) | 1, name), (ino, kind));
+                let key = self.key(&name);
+                entries.insert((self.core.past.cookie(&key), name), (self.core.past.number(&key), kind));
             }
         }
         Ok(entries)

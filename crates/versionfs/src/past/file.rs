@@ -54,7 +54,8 @@ impl PastFile {
                     return read_xattrs(&server, &*entry.vnode);
                 }
                 let file = entry.vnode.open(&server, OpenFlags::RDONLY)?;
-                Ok(versionset::Sparse::header(&server, &*file, entry.attr.size)?.0.xattrs)
+                let stored = versionset::read_header(&server, letter, &*file, entry.attr.size)?;
+                Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
             }
         }
     }

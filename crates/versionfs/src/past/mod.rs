@@ -7,6 +7,7 @@
 //! | files | `file` |
 //! | directories as they were at a time | `dir` |
 //! | symbolic links and special files | `special` |
+//! | the directory `.versions` | `view` |
 //! | their numbers | `objects` |
 
 mod content;
@@ -15,10 +16,12 @@ mod file;
 mod objects;
 mod special;
 mod target;
+mod view;
 
-pub(crate) use content::Body;
+pub(crate) use content::{Body, head_content, open_version};
 pub(crate) use dir::{END, PastDir};
 pub(crate) use file::PastFile;
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;
 pub(crate) use target::{Target, parse_number};
+pub(crate) use view::{VIEW, View};

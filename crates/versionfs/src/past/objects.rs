@@ -54,6 +54,11 @@ impl PastObjects {
         self.hasher.hash_one(key) | PAST
     }
 
+    /// Returns the position of an entry in a listing. It depends on the entry only.
+    pub(crate) fn cookie(&self, key: &PastKey) -> u64 {
+        self.number(key) >> 2 & (i64::MAX.cast_unsigned() >> 2) | 1
+    }
+
     /// Returns the object with this key if it is in use, otherwise the one that `make` returns for
     /// its number.
     pub(crate) fn get(&self, key: &PastKey, make: impl FnOnce(u64) -> Arc<dyn Vnode>) -> Arc<dyn Vnode> {

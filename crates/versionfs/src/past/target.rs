@@ -5,7 +5,7 @@ use crate::history::{At, History, Moment, Seen};
 use crate::past::content::{attr_of, next_of};
 use crate::past::{Body, PastFile, Special};
 use std::sync::Arc;
-use versionset::Letter;
+use versionset::{Letter, STORE, StoreName, is_hashed};
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// Longest chain of renames that is followed.
@@ -61,7 +61,7 @@ fn step(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, moment: &Mome
             version(core, cx, at, seen)
         }
         Moment::Head => head(core, cx, at, history).map(Step::Done),
-        Moment::Inode(stem) => inode(core, cx, stem),
+        Moment::Inode(stem, time) => inode(core, cx, stem, *time),
     }
 }
 
@@ -128,27 +128,45 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     Ok(Step::Next(next, moment, Box::new(history)))
 }
 
-/// Finds the content that an inode had when a name left it: no version was made since in its set, so
-/// it is that of one of its other names.
-fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8]) -> Result<Step> {
+/// Finds the content that an inode had at a time when it had several names. No version was made since
+/// in its set, so it is that of the name that it has now.
+fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8], time: Time) -> Result<Step> {
     let lower = find(core, cx, parse_number(stem).ok_or(Errno::IO)?)?;
     let mut place = None;
     lower.names(cx, &mut |dir, name| {
         place = Some(At::new(dir, name.as_bytes()));
         false
     })?;
-    let place = place.ok_or(Errno::STALE)?;
+    let (place, end) = out_of_store(core, cx, place.ok_or(Errno::STALE)?)?;
     let history = place.history(core, cx)?;
-    // The last name may have been renamed since: then its own set begins with this content.
-    let since = history.versions.iter().find(|seen| {
-        let is_own = !seen.set.identity().2;
-        is_own && history.births.iter().any(|birth| birth.from.is_some() && birth.time <= seen.version.born)
+    // The name may have been another file's before.
+    let before = history.versions.iter().rfind(|seen| seen.version.number < end && seen.version.cause.ends_head());
+    let start = before.map_or(0, |seen| seen.version.number);
+    let first = history.versions.iter().position(|seen| {
+        let version = &seen.version;
+        !seen.set.is_link() && version.died > time && version.number > start && version.number <= end
     });
-    let moment = match since {
-        Some(seen) => history.at(seen.version.born).ok_or(Errno::STALE)?,
-        None => Moment::Head,
+    let moment = match first {
+        Some(position) => Moment::Version(position),
+        None if end == u64::MAX => Moment::Head,
+        None => return Err(Errno::STALE),
     };
     Ok(Step::Next(place, moment, Box::new(history)))
+}
+
+/// Returns the name whose version a lower file has become, and the number of the version; for other
+/// files the name itself and a number after all others.
+fn out_of_store(core: &Core, cx: &Cx<'_>, at: At) -> Result<(At, u64)> {
+    let mut home = None;
+    at.dir.names(cx, &mut |dir, name| {
+        home = (name.as_bytes() == STORE).then(|| Arc::clone(dir));
+        false
+    })?;
+    let (Some(home), StoreName::Version { stem, number, .. }) = (home, versionset::parse(&at.name)) else {
+        return Ok((at, u64::MAX));
+    };
+    let name = if is_hashed(stem) { crate::sets_of_dir::long_name(core, cx, &at.dir, stem)? } else { Some(stem.to_vec()) };
+    Ok((At::new(&home, &name.ok_or(Errno::STALE)?), number))
 }
 
 /// Finds a lower object by number and generation.
