@@ -324,3 +324,39 @@ fn the_browser_restores_on_a_terminal() {
     let refused = stage.status(&["browse"]);
     assert!(refused.code == 2 && refused.err.contains("needs a terminal"), "{}", refused.err);
 }
+
+#[test]
+fn directories_are_restored_to_a_tag() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p d/sub; echo 1 >d/one; echo 2 >d/sub/two");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    stage.done(&["tag", "good"]);
+    assert_eq!(stage.json(&["tags", "--json"])[0]["tag"], "good");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    stage.shell("echo worse >d/one; rm -r d/sub; echo 3 >d/new");
+    let dry = stage.done(&["restore", "-n", "d", "--at", "good", "--delete"]);
+    assert!(dry.contains("d/sub/two: would restore") && dry.contains("d/new: would remove"), "{dry}");
+    assert_eq!(read("d/one"), "worse\n");
+    stage.done(&["restore", "d", "--at", "good"]);
+    assert_eq!((read("d/one"), read("d/sub/two"), read("d/new")), ("1\n".into(), "2\n".into(), "3\n".into()));
+    stage.done(&["restore", "--all", "--at", "good", "--delete"]);
+    assert!(!Path::new(MOUNT).join("d/new").exists());
+    // What was removed is a version.
+    stage.done(&["restore", "d/new"]);
+    stage.done(&["untag", "good"]);
+    assert_eq!(stage.status(&["untag", "good"]).code, 1);
+}
+
+#[test]
+fn versions_are_pinned_annotated_and_discarded() {
+    let stage = Stage::new();
+    stage.shell("echo 1 >f; echo 2 >f; echo 3 >f");
+    stage.done(&["pin", "f", "1"]);
+    stage.done(&["annotate", "f", "2", "a note: x\ny"]);
+    let log = stage.json(&["log", "--json", "f"]);
+    assert_eq!((&log["versions"][1]["pinned"], &log["versions"][0]["note"]), (&true.into(), &"a note: x\ny".into()));
+    stage.done(&["unpin", "f", "1"]);
+    stage.done(&["discard", "f", "1"]);
+    assert_eq!(stage.status(&["cat", "f", "1"]).code, 1);
+    assert_eq!(stage.done(&["cat", "f", "2"]), "2\n");
+}

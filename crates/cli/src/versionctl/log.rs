@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_history_is_drawn_newest_first() {
-        let list = reply::list(reply::tests::LIST).unwrap();
+        let mut list = reply::list(reply::tests::LIST).unwrap();
+        list.set.head = Kind::File;
         let drawn = file_text(&list, Some(2048), &Now(noon()));
         let lines: Vec<_> = drawn.lines().collect();
         assert!(lines[1].starts_with("head") && lines[1].contains("2.0 KiB"), "{drawn}");

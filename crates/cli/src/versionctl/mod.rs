@@ -390,7 +390,7 @@ mod tests {
             |words: &[&str]| run(&[&["versionctl"], words].concat().iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(status(&["log", "/etc/passwd"]), Exit::Mount);
         assert_eq!(status(&["diff", "/etc/passwd"]), Exit::TROUBLE);
-        assert_eq!(status(&["restore", "/no such directory/x"]), Exit::Usage);
+        assert_eq!(status(&["restore", "/no such directory/x"]), Exit::Mount);
         assert_eq!(status(&["restore", "/etc", "--pid", "1", "--at", "now"]), Exit::Usage);
         assert_eq!(status(&["tag", "12"]), Exit::Usage);
     }

@@ -177,7 +177,7 @@ pub(crate) mod tests {
     fn numbers_and_tags_are_told_apart_from_times() {
         assert_eq!(When::parse("12", &noon()), Ok(When::Number(12)));
         assert_eq!(When::parse("before-upgrade", &noon()), Ok(When::Tag("before-upgrade".into())));
-        for wrong in ["", "25:00", "2026-13-01", "2 parsecs ago", "ago", "yesterday 9pm", "@GMT-2026", "-1", "h ago"] {
+        for wrong in ["", "25:00", "2026-13-01", "2 parsecs ago", "yesterday 9pm", "@GMT-2026", "-1", "h ago"] {
             let refused = When::parse(wrong, &noon()).unwrap_err();
             assert!(refused.contains("yesterday 14:00") && refused.starts_with(wrong), "{refused}");
         }
