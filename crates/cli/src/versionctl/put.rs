@@ -27,6 +27,8 @@ const CHUNK: usize = 128 * 1024;
 pub(crate) struct Origin<'a> {
     pub(crate) dir: &'a Dir,
     pub(crate) entry: &'a [u8],
+    /// The mode, if it is known. The past is shown without set-user-ID and set-group-ID.
+    pub(crate) mode: Option<u32>,
 }
 
 /// What was written.
@@ -64,7 +66,7 @@ fn unreadable(path: &Path, errno: Errno) -> Failure {
 /// Names the path and the reason.
 pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
     let path = dir.path_of(name);
-    let old = origin.stat(&path)?;
+    let mut old = origin.stat(&path)?;
     let kind = FileType::from_raw_mode(old.st_mode);
     let mut present = dir.stat(name)?;
     if let Some(found) = present.filter(|found| FileType::from_raw_mode(found.st_mode) != kind) {
@@ -72,6 +74,8 @@ pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Fai
         remove(dir, name, &found)?;
         present = None;
     }
+    let special = present.map_or(0, |present| present.st_mode & 0o6000);
+    old.st_mode = origin.mode.map_or(old.st_mode | special, |mode| old.st_mode & !0o7777 | mode);
     match kind {
         FileType::RegularFile => file(origin, &old, dir, name, present.is_some()),
         FileType::Directory => directory(origin, &old, dir, name, present.is_some()),
@@ -227,8 +231,12 @@ pub(crate) fn attributes(source: impl AsFd, old: &Stat, target: impl AsFd) -> Re
     }
     changed |= xattrs(source, target)?;
     // After the owner, whose change clears set-user-ID.
-    if rustix::fs::fstat(target)?.st_mode & 0o7777 != old.st_mode & 0o7777 {
-        changed |= allowed(rustix::fs::fchmod(target, mode_of(old)))?;
+    let present = rustix::fs::fstat(target)?;
+    let is_owners = (present.st_uid, present.st_gid) == (old.st_uid, old.st_gid);
+    // Another owner's program must not run with the rights of this one.
+    let mode = if is_owners { old.st_mode & 0o7777 } else { old.st_mode & 0o1777 };
+    if present.st_mode & 0o7777 != mode {
+        changed |= allowed(rustix::fs::fchmod(target, Mode::from_raw_mode(mode)))?;
     }
     let modified = Timespec { tv_sec: old.st_mtime as _, tv_nsec: old.st_mtime_nsec as _ };
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ };
@@ -297,7 +305,7 @@ mod tests {
 
         fn put(&self, name: &str) -> Result<Put, Failure> {
             let (old, now) = (Dir::open(&self.0.join("old")).unwrap(), Dir::open(&self.0.join("now")).unwrap());
-            put(Origin { dir: &old, entry: name.as_bytes() }, &now, name.as_bytes())
+            put(Origin { dir: &old, entry: name.as_bytes(), mode: None }, &now, name.as_bytes())
         }
     }
 

@@ -141,7 +141,9 @@ impl Restorer {
             }
             Chosen::Head => {
                 let (target, name) = self.target(&place, args.to.as_deref())?;
-                return self.one(Origin { dir: &place.dir, entry: &place.name }, &target, &name).map(|_| ());
+                return self
+                    .one(Origin { dir: &place.dir, entry: &place.name, mode: None }, &target, &name)
+                    .map(|_| ());
             }
         };
         let what = format!("version {}, until {}", version.number, local(version.died, &now.0));
@@ -152,7 +154,7 @@ impl Restorer {
         }
         let (target, name) = self.target(&place, args.to.as_deref())?;
         let token = place.dir.token(&place.name, version.number)?;
-        let put = self.one(Origin { dir: &place.dir, entry: &token }, &target, &name)?;
+        let put = self.one(Origin { dir: &place.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
         if version.kind == Kind::Directory {
             self.removed(&place.dir.old_dir(&place.name, &version)?, &version, &target, &name)?;
         }
@@ -245,7 +247,7 @@ impl Restorer {
             let newest = list.versions.last().filter(|newest| belongs(newest, removal));
             let Some(newest) = newest.filter(|newest| !newest.is_renamed()) else { continue };
             let done = old.token(&named.name, newest.number).and_then(|token| {
-                self.one(Origin { dir: old, entry: &token }, &target, &named.name)?;
+                self.one(Origin { dir: old, entry: &token, mode: Some(newest.mode) }, &target, &named.name)?;
                 if newest.kind == Kind::Directory {
                     self.removed(&old.old_dir(&named.name, newest)?, newest, &target, &named.name)?;
                 }
@@ -289,7 +291,7 @@ impl Restorer {
 
     fn tree_entry(&mut self, old: &Dir, target: &Dir, name: &[u8], delete: bool) -> Result<(), Failure> {
         let path = target.path_of(name);
-        let was = Origin { dir: old, entry: name }.stat(&path)?;
+        let was = Origin { dir: old, entry: name, mode: None }.stat(&path)?;
         let is = target.stat(name)?;
         let is_dir = rustix::fs::FileType::from_raw_mode(was.st_mode).is_dir();
         if is.is_some_and(|is| !is_dir && same(&is, &was)) {
@@ -298,7 +300,7 @@ impl Restorer {
         }
         let exists = is.is_some_and(|is| rustix::fs::FileType::from_raw_mode(is.st_mode).is_dir());
         if !is_dir || !exists {
-            self.one(Origin { dir: old, entry: name }, target, name)?;
+            self.one(Origin { dir: old, entry: name, mode: None }, target, name)?;
         }
         if !is_dir {
             return Ok(());
@@ -387,7 +389,7 @@ impl Restorer {
         let place = Place::of(path)?;
         let (target, _) = self.target(&place, None)?;
         let token = dir.token(name, version.number)?;
-        self.one(Origin { dir, entry: &token }, &target, name).map(|_| ())
+        self.one(Origin { dir, entry: &token, mode: Some(version.mode) }, &target, name).map(|_| ())
     }
 
     /// Prints what was done, of several files.
@@ -407,7 +409,15 @@ impl Restorer {
 /// Whether two states of a file have the same attributes, so that the content is not compared.
 fn same(is: &rustix::fs::Stat, was: &rustix::fs::Stat) -> bool {
     let facts = |stat: &rustix::fs::Stat| {
-        (stat.st_mode, stat.st_uid, stat.st_gid, stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime)
+        (
+            stat.st_mode & !0o6000,
+            stat.st_uid,
+            stat.st_gid,
+            stat.st_size,
+            stat.st_mtime,
+            stat.st_mtime_nsec,
+            stat.st_ctime,
+        )
     };
     facts(is) == facts(was)
 }

@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
         let name = entry.name.clone();
         let token = self.dir.token(&name, version.number)?;
         let target = Dir::open(&self.path).map_err(|errno| super::client::at(&self.path, errno))?;
-        put(Origin { dir: &self.dir, entry: &token }, &target, &name)?;
+        put(Origin { dir: &self.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
         let mut browser = read(&self.dir, &self.path, self.now)?;
         browser.select(&name);
         browser.message = format!("{}: restored version {}", super::text::name(&name), version.number);
