@@ -155,7 +155,10 @@ pub(crate) fn undo<'a>(list: &'a List, filter: &Filter) -> Undo<'a> {
     let is_wanted = |version: &&Version| filter.admits(version);
     let newest_run = list.versions.iter().rev().take_while(is_wanted).last();
     if let Some(version) = newest_run {
-        return Undo::To(version);
+        let was_removed = list.versions.last().is_some_and(|last| matches!(&*last.op, "unlink" | "rmdir"));
+        // Removed, and created again since.
+        let is_back = was_removed && list.set.head != Kind::None;
+        return if is_back { Undo::Changed(version) } else { Undo::To(version) };
     }
     // The oldest change of the newest run of wanted ones.
     let run = list.versions.iter().rev().skip_while(|version| !filter.admits(version)).take_while(is_wanted).last();
