@@ -2,6 +2,7 @@
 //! with errors and crashes at every step. After each step every version on disk is read and
 //! compared with what users had.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(unreachable_pub)]
 
 mod common;
 
@@ -135,7 +136,7 @@ fn errors_change_neither_the_tree_nor_its_history() {
 fn check_after_crash(world: &mut World, candidates: [Model; 2]) -> Result<(), String> {
     world.kill();
     let mut errors = Vec::new();
-    let unchanged = candidates.iter().map(|one| Unchanged::of(one)).collect::<Vec<_>>();
+    let unchanged = candidates.iter().map(Unchanged::of).collect::<Vec<_>>();
     for (mut candidate, unchanged) in candidates.into_iter().zip(unchanged) {
         candidate.killed();
         candidate.sweep();

@@ -73,7 +73,7 @@ impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         set_clock(1_000_000);
         let options = Options { clock, ..options };
-        let memory = MemOptions { reflink: seed % 2 == 0, ..MemOptions::default() };
+        let memory = MemOptions { reflink: seed.is_multiple_of(2), ..MemOptions::default() };
         let mem = MemFs::with(memory, &Faults::new());
         let fs = VersionFs::new(mem.clone(), options);
         let model = Model::new(options, mem.root().id());
