@@ -2,6 +2,7 @@
 //! with errors and crashes at every step. After each step every version on disk is read and
 //! compared with what users had.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(unreachable_pub)]
 
 mod common;
 
