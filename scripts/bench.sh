@@ -3,19 +3,25 @@
 # to docs/.
 #
 #   scripts/bench.sh               everything: operations, memory, workloads; rewrites
-#                                  docs/benchmarks.{md,svg,json}. Then as with --branches
+#                                  docs/benchmarks.{md,svg,json}. Then as with --branches and
+#                                  --versions
 #   scripts/bench.sh --branches    unions of many branches, and snapshots; rewrites the part of
 #                                  docs/benchmarks.md about them, docs/many-branches.json and
 #                                  docs/many-branches-*.svg
+#   scripts/bench.sh --versions    time and space of keeping versions; rewrites the part of
+#                                  docs/benchmarks.md about them, docs/versions.json and
+#                                  docs/versions-*.svg
 #   scripts/bench.sh --quick ...   smoke test: prints the results, leaves docs/ alone
 #   scripts/bench.sh --branches --quick ...   the same for --branches
+#   scripts/bench.sh --versions --quick ...   the same for --versions
 #   scripts/bench.sh OPTIONS ...   passes options to strata-bench (see --help) after fetching
 #                                  what they need: prints the results, leaves docs/ alone
 #
 # Needs root and Debian. The peers come from Debian's archive. They are unpacked into a cache
 # directory and not installed, because unionfs-fuse brings its own /sbin/mount.unionfs, which would
 # replace ours. CACHE sets the cache directory (default: cache/bench). BUILD=no skips the build.
-# STRATA=PATH selects another program.
+# STRATA=PATH selects another program. The programs that --versions compares the space with are
+# installed, and the releases of a source tree come from the registry of their language.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -98,6 +104,21 @@ fetch_openssh() {
 	rm -rf "$apt"
 }
 
+# Fetches the successive releases of the source tree that --versions copies, and verifies them.
+fetch_releases() {
+	list=$top/bench/data/releases.sha256
+	mkdir -p "$cache/releases"
+	(cd "$cache/releases" && sha256sum --quiet -c "$list" >/dev/null 2>&1) && return
+	say "fetching the releases of a source tree"
+	need /usr/bin/npm npm
+	(
+		cd "$cache/releases"
+		# shellcheck disable=SC2046 # a list of packages
+		npm pack --silent $(sed 's/.*  \(.*\)-\(.*\)\.tgz$/\1@\2/' "$list") >/dev/null
+		sha256sum --quiet -c "$list" >&2
+	)
+}
+
 # splice PAGE FILE [NAME]: replaces the part of PAGE between the markers of that name with FILE.
 splice() {
 	awk -v part="$2" -v name="${3:+ $3}" '
@@ -108,7 +129,7 @@ splice() {
 }
 
 # Runs strata-bench with these options.
-bench() { "$target/release/strata-bench" --cache "$cache" --unionfs "$strata" --wrapfs "$strata" "$@"; }
+bench() { "$target/release/strata-bench" --cache "$cache" --unionfs "$strata" --wrapfs "$strata" --versionfs "$strata" "$@"; }
 
 # Measures operations, memory and workloads, and writes the results to docs/.
 measure() {
@@ -125,11 +146,24 @@ measure_branches() {
 	say "wrote docs/benchmarks.md, docs/many-branches.json and docs/many-branches-*.svg"
 }
 
+# Measures the time and space of keeping versions, and writes the results to docs/.
+measure_versions() {
+	bench --versions --markdown "$part" --json docs/versions.json --figures docs
+	splice docs/benchmarks.md "$part" versions
+	say "wrote docs/benchmarks.md, docs/versions.json and docs/versions-*.svg"
+}
+
 mkdir -p "$cache"
 need /usr/sbin/mkfs.ext4 e2fsprogs
 fetch_peers
 case " $* " in
-"  " | " --branches " | *openssh*) fetch_openssh ;;
+"  " | " --branches " | " --versions " | *openssh* | *" build"* | *,build*) fetch_openssh ;;
+esac
+case " $* " in
+"  " | *" --versions "*)
+	need /usr/bin/git git /usr/bin/borg borgbackup /usr/bin/restic restic /usr/bin/rdiff-backup rdiff-backup
+	fetch_releases
+	;;
 esac
 case " $* " in
 "  " | *" --branches "*) need /usr/sbin/mkfs.xfs xfsprogs ;;
@@ -146,7 +180,9 @@ case $* in
 "")
 	measure
 	measure_branches
+	measure_versions
 	;;
 --branches) measure_branches ;;
+--versions) measure_versions ;;
 *) bench "$@" ;;
 esac

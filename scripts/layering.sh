@@ -18,6 +18,7 @@ access: vnode
 classify: vnode
 container: vnode
 blockcodecs: vnode container
+blockstore: vnode
 wrapfs: vnode stack container
 layers: vnode stack wrapfs blockcodecs
 snoopfs: vnode stack wrapfs access
@@ -32,6 +33,7 @@ versionset: vnode blockstore
 versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
+versionpolicy:
 cli: *
 '
 # Crates that may use the host's files. All others see only the vnode interface: crates/clippy.toml.

@@ -7,6 +7,7 @@ use clap::Parser;
 use crate::branches::Experiment;
 use crate::contender::Kind;
 use crate::operation::Operation;
+use crate::versions::{Part, Storage};
 use crate::workload::Workload;
 
 /// Compares Strata's file systems with the native one, overlayfs and FUSE peers. Needs root.
@@ -45,6 +46,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
     pub(crate) wrapfs: PathBuf,
 
+    /// Program that mounts Strata's versionfs, likewise
+    #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
+    pub(crate) versionfs: PathBuf,
+
     /// Directory of the unpacked peers and the workloads' sources, filled by scripts/bench.sh
     #[arg(long, default_value = "cache/bench", value_name = "DIR")]
     pub(crate) cache: PathBuf,
@@ -76,8 +81,24 @@ pub(crate) struct Options {
 
     /// Run only the experiments of the papers on Unionfs: the cost of 1 to 1,024 branches, and of
     /// snapshots
-    #[arg(long)]
+    #[arg(long, group = "papers")]
     pub(crate) branches: bool,
+
+    /// Run only the experiments of the paper on Versionfs: time and space of keeping versions
+    #[arg(long, group = "papers")]
+    pub(crate) versions: bool,
+
+    /// With --versions: run only these [default: all; with --quick all except build]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "versions")]
+    pub(crate) parts: Vec<Part>,
+
+    /// With --versions: measure only these storage policies
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "versions")]
+    pub(crate) storage: Vec<Storage>,
+
+    /// Repetitions of each experiment of --versions
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) version_reps: u32,
 
     /// With --branches: run only these [default: all; with --quick all except openssh]
     #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "branches")]
@@ -87,8 +108,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) branch_reps: u32,
 
-    /// Draw the figures of --branches as SVG, into this directory
-    #[arg(long, value_name = "DIR", requires = "branches")]
+    /// Draw the figures of --branches or --versions as SVG, into this directory
+    #[arg(long, value_name = "DIR", requires = "papers")]
     pub(crate) figures: Option<PathBuf>,
 
     /// Repetitions of each workload
@@ -134,6 +155,14 @@ impl Options {
         match self.experiments.as_slice() {
             [] => !(self.quick && experiment == Experiment::Openssh),
             some => some.contains(&experiment),
+        }
+    }
+
+    /// Whether a part of --versions is selected. A build takes too long for a smoke test.
+    pub(crate) fn wants_part(&self, part: Part) -> bool {
+        match self.parts.as_slice() {
+            [] => !(self.quick && part == Part::Build),
+            some => some.contains(&part),
         }
     }
 

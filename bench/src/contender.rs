@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Wrapfs,
     /// Strata's wrapfs over /dev/fuse
     WrapfsDevice,
+    /// Strata's versionfs with its default policies
+    Versionfs,
     Mergerfs,
     FuseOverlayfs,
     /// unionfs-fuse by Radek Podgorny and others, which is unrelated to Strata's unionfs
@@ -84,6 +86,7 @@ impl Kind {
             Kind::UnionfsDevice => "unionfs-device",
             Kind::Wrapfs => "wrapfs",
             Kind::WrapfsDevice => "wrapfs-device",
+            Kind::Versionfs => "versionfs",
             Kind::Mergerfs => "mergerfs",
             Kind::FuseOverlayfs => "fuse-overlayfs",
             Kind::UnionfsFuse => "unionfs-fuse",
@@ -102,13 +105,15 @@ impl Kind {
 
     /// Whether it has a read-write branch over a read-only one.
     fn is_union(self) -> bool {
-        !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice)
+        !matches!(self, Kind::Native | Kind::Wrapfs | Kind::WrapfsDevice | Kind::Versionfs)
     }
 
     /// Returns the transport of its requests, if it is one of Strata's file systems.
     pub(crate) fn transport(self) -> Option<Transport> {
         match self {
-            Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::Wrapfs => Some(Transport::Auto),
+            Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::Wrapfs | Kind::Versionfs => {
+                Some(Transport::Auto)
+            }
             Kind::UnionfsDevice | Kind::WrapfsDevice => Some(Transport::Device),
             Kind::Native | Kind::Overlayfs | Kind::Mergerfs | Kind::FuseOverlayfs | Kind::UnionfsFuse => None,
         }
@@ -120,6 +125,7 @@ impl Kind {
         match self {
             Kind::Unionfs | Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => Some("mount.unionfs"),
             Kind::Wrapfs | Kind::WrapfsDevice => Some("mount.wrapfs"),
+            Kind::Versionfs => Some("mount.versionfs"),
             Kind::Native | Kind::Overlayfs | Kind::Mergerfs | Kind::FuseOverlayfs | Kind::UnionfsFuse => None,
         }
     }
@@ -171,7 +177,7 @@ impl Kind {
                     join(&["dirs=", "{rw}", "=rw:", "{ro}", "=ro,transport=device,cache=", DAY]),
                 ]
             }
-            Kind::Wrapfs => vec![rw.into(), point.into(), o, join(&["cache=", DAY])],
+            Kind::Wrapfs | Kind::Versionfs => vec![rw.into(), point.into(), o, join(&["cache=", DAY])],
             Kind::WrapfsDevice => vec![rw.into(), point.into(), o, join(&["transport=device,cache=", DAY])],
             Kind::Mergerfs => {
                 vec![o, mergerfs_options().into(), join(&["{rw}", "=RW:", "{ro}", "=RO"]), point.into()]
@@ -218,6 +224,7 @@ impl Kind {
                 exists(options.unionfs.clone())
             }
             Kind::Wrapfs | Kind::WrapfsDevice => exists(options.wrapfs.clone()),
+            Kind::Versionfs => exists(options.versionfs.clone()),
             Kind::Mergerfs => peer("mergerfs"),
             Kind::FuseOverlayfs => peer("fuse-overlayfs"),
             // Not mount.unionfs: that name is ours.
@@ -253,14 +260,19 @@ fn selected(options: &Options) -> Vec<Kind> {
 
 /// Whether a contender that can use the FUSE ring takes part.
 pub(crate) fn wants_ring(options: &Options) -> bool {
-    selected(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
+    options.versions || selected(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
 }
 
 /// Returns the selected contenders that can be mounted, and those that can't. The native file
 /// system is first.
 pub(crate) fn select(options: &Options) -> (Vec<Contender>, Vec<Absent>) {
+    of_kinds(options, &selected(options))
+}
+
+/// Returns those of the kinds that can be mounted, and those that can't.
+pub(crate) fn of_kinds(options: &Options, kinds: &[Kind]) -> (Vec<Contender>, Vec<Absent>) {
     let (mut present, mut absent) = (Vec::new(), Vec::new());
-    for kind in selected(options) {
+    for &kind in kinds {
         match kind.program(options) {
             Ok(program) => {
                 present.push(Contender { kind, program, unpacked: options.cache.join("peers") });

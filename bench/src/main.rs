@@ -21,10 +21,12 @@
 //! [`plot`]). `docs/benchmarks.md` explains them.
 //!
 //! With `--branches`, the coordinator runs the experiments of the papers on Unionfs instead
-//! ([`branches`]), on the same scratch file systems and contenders.
+//! ([`branches`]), on the same scratch file systems and contenders; with `--versions`, those of the
+//! paper on Versionfs ([`versions`]).
 
 #![deny(unsafe_code)]
 
+mod bars;
 mod branches;
 mod chart;
 mod cli;
@@ -49,6 +51,7 @@ mod results;
 mod scratch;
 mod stacks;
 mod uring;
+mod versions;
 mod worker;
 mod workload;
 
@@ -62,6 +65,9 @@ fn main() -> ExitCode {
         Some(first) if first == worker::SUBCOMMAND => worker::main(args.next()).map(|()| ExitCode::SUCCESS),
         Some(first) if first == branches::passes::SUBCOMMAND => {
             branches::passes::main(args.next()).map(|()| ExitCode::SUCCESS)
+        }
+        Some(first) if first == versions::passes::SUBCOMMAND => {
+            versions::passes::main(args.next()).map(|()| ExitCode::SUCCESS)
         }
         Some(first) if first == pipe::SUBCOMMAND => pipe::main(args.next()).map(|()| ExitCode::SUCCESS),
         Some(first) if first == pipe::ECHO => pipe::echo().map(|()| ExitCode::SUCCESS),
@@ -85,6 +91,9 @@ fn coordinate() -> anyhow::Result<()> {
     }
     if options.branches {
         return branches::run(&options);
+    }
+    if options.versions {
+        return versions::run(&options);
     }
     let (present, absent) = contender::select(&options);
     for missing in &absent {

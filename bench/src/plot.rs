@@ -175,7 +175,7 @@ pub(crate) fn colour(kind: Kind) -> &'static str {
         Kind::Overlayfs => "#6c757d",
         Kind::Unionfs => "#1b6ca8",
         Kind::UnionfsDefaults | Kind::UnionfsRing | Kind::UnionfsDevice => "#4a94c9",
-        Kind::Wrapfs | Kind::WrapfsDevice => "#8fc1e3",
+        Kind::Wrapfs | Kind::WrapfsDevice | Kind::Versionfs => "#8fc1e3",
         Kind::Mergerfs => "#e0a458",
         Kind::FuseOverlayfs => "#d08c60",
         Kind::UnionfsFuse => "#b5a16b",

@@ -1,5 +1,7 @@
-//! Processor time of the whole machine: of a program, of the servers that it uses, and of the
-//! kernel's own threads.
+//! Processor time: of the whole machine, which includes the kernel's own threads, or of a program
+//! and the servers that it uses.
+
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -29,6 +31,33 @@ impl Processor {
         Some(Self { user, system: sum([fields.get(2), fields.get(5), fields.get(6)]) })
     }
 
+    /// Returns the time of all processes of the namespace: the programs that ended, and the
+    /// servers. Unlike [`Self::now`], does not depend on what else the machine does.
+    pub(crate) fn of_processes() -> Result<Self> {
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let read = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        let own = read("self").context("read /proc/self/stat")?;
+        // Of this process only its children count, which are the programs.
+        let mut sum = Self::parse_process(&own, 2..4, ticks).context("/proc/self/stat has an unexpected format")?;
+        for pid in crate::process::servers() {
+            // A process that has just ended is counted as a child of its parent.
+            let Ok(stat) = read(&pid.to_string()) else { continue };
+            let Some(one) = Self::parse_process(&stat, 0..4, ticks) else { continue };
+            sum = Self { user: sum.user + one.user, system: sum.system + one.system };
+        }
+        Ok(sum)
+    }
+
+    /// Parses `utime stime cutime cstime`, and adds up those within `which`.
+    fn parse_process(stat: &str, which: Range<usize>, ticks: f64) -> Option<Self> {
+        // The name, in parentheses, may contain blanks. Field 14 is the twelfth after it.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let times: Vec<f64> = rest.split_whitespace().skip(11).take(4).map_while(|field| field.parse().ok()).collect();
+        let times = if times.len() == 4 { times.get(which)? } else { return None };
+        let sum = |first: usize| times.iter().skip(first).step_by(2).sum::<f64>() / ticks;
+        Some(Self { user: sum(0), system: sum(1) })
+    }
+
     /// Returns the time between two readings.
     pub(crate) fn since(self, before: Self) -> Self {
         Self { user: self.user - before.user, system: self.system - before.system }
@@ -45,5 +74,13 @@ mod tests {
         let expected = Processor { user: 1.2, system: 0.47 };
         assert_eq!(Processor::parse(stat, 100.0), Some(expected));
         assert_eq!(Processor::parse("cpu  1 2 3\n", 100.0), None);
+    }
+
+    #[test]
+    fn a_process_counts_with_its_children_and_this_one_without_itself() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4 5 6 7 8 100 20 3000 400 20 0 1 0";
+        assert_eq!(Processor::parse_process(stat, 0..4, 100.0), Some(Processor { user: 31.0, system: 4.2 }));
+        assert_eq!(Processor::parse_process(stat, 2..4, 100.0), Some(Processor { user: 30.0, system: 4.0 }));
+        assert_eq!(Processor::parse_process("7 (a) S 1 2", 0..4, 100.0), None);
     }
 }

@@ -104,6 +104,19 @@ impl Spread {
     }
 }
 
+/// One value for each repetition that has one.
+pub(crate) type Values = BTreeMap<u32, f64>;
+
+/// Returns the median, minimum and maximum of the ratios within each repetition.
+pub(crate) fn ratio(values: &Values, base: &Values) -> Option<Spread> {
+    Spread::of(&values.iter().filter_map(|(rep, value)| Some(value / base.get(rep)?)).collect::<Vec<_>>())
+}
+
+/// Returns the median, minimum and maximum.
+pub(crate) fn spread(values: &Values) -> Option<Spread> {
+    Spread::of(&values.values().copied().collect::<Vec<_>>())
+}
+
 impl Report {
     /// Returns a report without rows.
     pub(crate) fn new(options: &Options, contenders: &[Contender], absent: Vec<Absent>) -> Self {
@@ -299,6 +312,14 @@ mod tests {
     fn the_median_of_an_even_number_lies_between() {
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of(&[]), None);
+    }
+
+    #[test]
+    fn ratios_need_both_values_of_a_repetition() {
+        let values = Values::from([(0, 4.0), (1, 9.0), (2, 5.0)]);
+        let base = Values::from([(0, 2.0), (1, 3.0)]);
+        assert_eq!(ratio(&values, &base), Some(Spread { median: 2.5, min: 2.0, max: 3.0 }));
+        assert_eq!(ratio(&values, &Values::new()), None);
     }
 
     #[test]

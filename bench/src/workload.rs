@@ -95,11 +95,14 @@ pub(crate) struct Postmark {
     pub(crate) transactions: u32,
     /// In all locations together.
     pub(crate) subdirectories: u32,
+    /// Least and greatest size of a file in bytes; Postmark's own defaults if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sizes: Option<(u32, u32)>,
 }
 
 impl Postmark {
-    const FULL: Self = Self { files: 20_000, transactions: 200_000, subdirectories: 200 };
-    const QUICK: Self = Self { files: 50, transactions: 200, subdirectories: 200 };
+    const FULL: Self = Self { files: 20_000, transactions: 200_000, subdirectories: 200, sizes: None };
+    const QUICK: Self = Self { files: 50, transactions: 200, subdirectories: 200, sizes: None };
 
     /// Runs it in new directories, the *locations*. It spreads its files over them.
     pub(crate) fn run(self, program: &Path, locations: &[PathBuf], log: &Path) -> Result<()> {
@@ -110,13 +113,15 @@ impl Postmark {
             fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
             let _ = writeln!(commands, "set location {plus}{}", dir.display());
         }
-        // Postmark creates that many in each location.
+        if let Some((least, greatest)) = self.sizes {
+            let _ = writeln!(commands, "set size {least} {greatest}");
+        }
+        // Postmark creates that many in each location. It takes no zero, which is its default.
         let subdirectories = self.subdirectories / u32::try_from(locations.len())?.max(1);
-        let _ = write!(
-            commands,
-            "set number {}\nset transactions {}\nset subdirectories {subdirectories}\nrun\nquit\n",
-            self.files, self.transactions
-        );
+        if subdirectories > 0 {
+            let _ = writeln!(commands, "set subdirectories {subdirectories}");
+        }
+        let _ = write!(commands, "set number {}\nset transactions {}\nrun\nquit\n", self.files, self.transactions);
         let script = log.with_extension("commands");
         fs::write(&script, commands).with_context(|| format!("write {}", script.display()))?;
         process::run(Command::new(program).arg(&script), log)?;

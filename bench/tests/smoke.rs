@@ -153,6 +153,33 @@ impl Output {
         serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap()
     }
 
+    /// Puts [`STAND_IN`] into this directory, as the cache of the peers.
+    fn stand_in_for_postmark(&self) {
+        use std::os::unix::fs::PermissionsExt;
+        let program = self.0.join("peers/usr/bin/postmark");
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        std::fs::write(&program, STAND_IN).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Puts small archives in the place of the releases: a file that changes each time, one that
+    /// does not, and one that changes once.
+    fn stand_in_for_releases(&self) {
+        let (tree, to) = (self.0.join("package"), self.0.join("releases"));
+        std::fs::create_dir_all(tree.join("lib")).unwrap();
+        std::fs::create_dir(&to).unwrap();
+        let list = include_str!("../data/releases.sha256");
+        for (n, line) in list.lines().take(12).enumerate() {
+            std::fs::write(tree.join("version"), format!("release {n}\n").repeat(1000)).unwrap();
+            std::fs::write(tree.join("lib/same"), "the same").unwrap();
+            std::fs::write(tree.join("lib/once"), format!("{}", n / 6)).unwrap();
+            let archive = to.join(line.split_whitespace().nth(1).unwrap());
+            let mut tar = Command::new("tar");
+            tar.arg("-czf").arg(archive).arg("-C").arg(&self.0).arg("package");
+            assert!(tar.status().unwrap().success());
+        }
+    }
+
     /// Fails if a figure is not well-formed XML.
     fn parse(&self, figure: &str) {
         let parse = "import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
@@ -214,15 +241,11 @@ echo '1 seconds of transactions'
 
 #[test]
 fn programs_run_over_several_branches_and_while_snapshots_are_taken() {
-    use std::os::unix::fs::PermissionsExt;
     if !is_root() {
         return;
     }
     let output = Output::new("programs");
-    let program = output.0.join("peers/usr/bin/postmark");
-    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
-    std::fs::write(&program, STAND_IN).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    output.stand_in_for_postmark();
     let report = output.of(&["--experiments", "postmark,snapshots", "--cache", output.0.to_str().unwrap()]);
     assert_eq!(values(&report, "programs", "entrant"), ["native", "unionfs", "unionfs-all"]);
     assert_eq!(values(&report, "snapshots", "planned"), [0, 0, 2]);
@@ -236,6 +259,44 @@ fn programs_run_over_several_branches_and_while_snapshots_are_taken() {
     let is_short = last["run"]["seconds"].as_f64().unwrap() < 2.0 * last["interval_seconds"].as_f64().unwrap();
     assert!(!taken.is_empty() || is_short, "{report}");
     output.parse("many-branches-workloads.svg");
+}
+
+#[test]
+fn keeping_versions_is_measured_and_missing_policies_are_reported() {
+    if !is_root() {
+        return;
+    }
+    let output = Output::new("versions");
+    output.stand_in_for_postmark();
+    output.stand_in_for_releases();
+    let (program, json) = (strata(), output.0.join("report.json"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+    command.args(["--versions", "--quick", "--parts", "postmark,copy,recover"]).arg("--cache").arg(&output.0);
+    command.arg("--wrapfs").arg(&program).arg("--versionfs").arg(&program);
+    command.arg("--json").arg(&json).arg("--figures").arg(&output.0).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let names = |rows: &str| values(&report, rows, "name").into_iter().filter_map(Value::as_str).collect::<Vec<_>>();
+    let (present, absent) = (names("entrants"), names("absent"));
+    assert_eq!(present[..2], ["native", "null layer"]);
+    for policy in ["full", "compress", "sparse", "sparse-compress", "delta", "blocks", "text"] {
+        assert_ne!(present.contains(&policy), absent.contains(&policy), "{policy}: {report}");
+    }
+    for rows in ["programs", "recoveries"] {
+        for row in report[rows].as_array().unwrap() {
+            assert_eq!(row["error"], Value::Null, "{row}");
+        }
+        // Without the commands, the versions of this build can't be recovered.
+        for name in &present {
+            assert!(values(&report, rows, "entrant").iter().any(|entrant| entrant == name), "{name}: {report}");
+        }
+    }
+    // Eleven versions of one file and one of another, whatever stores them.
+    let recovered = report["recoveries"].as_array().unwrap().iter().filter(|row| row["what"] == "recover");
+    assert!(recovered.clone().count() >= 2 && recovered.clone().all(|row| row["operations"] == 12), "{report}");
+    for figure in ["versions-postmark.svg", "versions-copy.svg", "versions-recover.svg"] {
+        output.parse(figure);
+    }
 }
 
 #[test]

@@ -30,10 +30,20 @@ fn make(file: &Path) {
 }
 
 fn null_layer(transport: Transport) {
+    over_a_directory(256, |lower| Spec::wrap(lower, transport));
+}
+
+fn versions(storage: &str, transport: Transport) {
+    let above = format!("versionfs,storage={storage} / ");
+    // Room for thousands of versions.
+    over_a_directory(4096, |lower| Spec::stack(&above, lower, transport));
+}
+
+fn over_a_directory(mebibytes: u64, spec: impl Fn(&Path) -> Spec) {
     let sandbox = Sandbox::with_time(Duration::from_secs(200));
-    let disk = sandbox.ext4("disk", 256);
+    let disk = sandbox.ext4("disk", mebibytes);
     make(&disk.join("old"));
-    let mut mounted = Mounted::new(Spec::wrap(&disk, transport), &sandbox.path("m"));
+    let mut mounted = Mounted::new(spec(&disk), &sandbox.path("m"));
     exercise(&sandbox, &mounted.path("new"));
     exercise(&sandbox, &mounted.path("old"));
     mounted.remount();
@@ -76,4 +86,14 @@ fn union_ring() {
 #[test]
 fn union_device() {
     union(Transport::Device);
+}
+
+#[test]
+fn versions_ring() {
+    versions("sparse", Transport::Ring);
+}
+
+#[test]
+fn versions_device() {
+    versions("full", Transport::Device);
 }

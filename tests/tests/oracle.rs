@@ -30,6 +30,8 @@ fn seeds(default: &[u64]) -> Vec<u64> {
 enum Layout {
     /// The null layer.
     Null,
+    /// Versionfs.
+    Versions,
     /// All objects are on the branch of that number; the branches have these modes, and the others
     /// are empty.
     One(usize, &'static [Mode]),
@@ -67,11 +69,14 @@ fn branches(sandbox: &Sandbox, items: &[Item], modes: &[Mode], contents: &[Vec<I
 
 fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport, delete: Delete, seed: u64) -> Spec {
     let (modes, contents) = match layout {
-        Layout::Null => {
+        Layout::Null | Layout::Versions => {
             let lower = sandbox.path("disk/lower");
             std::fs::create_dir(&lower).unwrap();
             build(&lower, items);
-            return Spec::wrap(&lower, transport);
+            return match layout {
+                Layout::Versions => Spec::stack("versionfs / ", &lower, transport),
+                _ => Spec::wrap(&lower, transport),
+            };
         }
         Layout::One(home, modes) => {
             (modes, (0..modes.len()).map(|i| if i == home { items.to_vec() } else { Vec::new() }).collect())
@@ -241,4 +246,19 @@ fn killed_scattered() {
 #[test]
 fn killed_scattered_delete_all() {
     check_crashes(SCATTERED_RW_RW_RO, Transport::Device, Delete::All, &[31]);
+}
+
+#[test]
+fn versions_ring() {
+    check(Layout::Versions, Transport::Ring, Delete::Whiteout, &[31, 32]);
+}
+
+#[test]
+fn versions_device() {
+    check(Layout::Versions, Transport::Device, Delete::Whiteout, &[33]);
+}
+
+#[test]
+fn killed_versions() {
+    check_crashes(Layout::Versions, Transport::Ring, Delete::Whiteout, &[34, 35]);
 }

@@ -71,6 +71,12 @@ fn null_layer(transport: Transport) {
     fixture.check(Spec::wrap(&lower, transport));
 }
 
+fn versions(transport: Transport) {
+    let fixture = Fixture::new();
+    let lower = fixture.populated_branch();
+    fixture.check(Spec::stack("versionfs / ", &lower, transport));
+}
+
 fn union(transport: Transport, delete: Delete) {
     let fixture = Fixture::new();
     let (rw, ro) = (fixture.dir("rw"), fixture.populated_branch());
@@ -105,4 +111,14 @@ fn union_delete_all_ring() {
 #[test]
 fn union_delete_all_device() {
     union(Transport::Device, Delete::All);
+}
+
+#[test]
+fn versions_ring() {
+    versions(Transport::Ring);
+}
+
+#[test]
+fn versions_device() {
+    versions(Transport::Device);
 }

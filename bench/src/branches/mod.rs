@@ -18,7 +18,6 @@ mod snapshots;
 mod tables;
 mod tree;
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result};
@@ -28,7 +27,7 @@ use self::entrant::Entrant;
 use crate::cli::Options;
 use crate::contender::{self, Absent, Contender};
 use crate::progress::Progress;
-use crate::results::{ContenderInfo, Machine, Report, Spread};
+use crate::results::{ContenderInfo, Machine, Report, Values, ratio, spread};
 use crate::workload::{Postmark, Workload};
 
 /// A part of the experiments, by its name on the command line.
@@ -57,19 +56,6 @@ pub(crate) struct BranchReport {
     postmark: Postmark,
     programs: Vec<programs::Sample>,
     snapshots: Vec<snapshots::Sample>,
-}
-
-/// One value for each repetition that has one.
-type Values = BTreeMap<u32, f64>;
-
-/// Returns the median, minimum and maximum of the ratios within each repetition.
-fn ratio(values: &Values, base: &Values) -> Option<Spread> {
-    Spread::of(&values.iter().filter_map(|(rep, value)| Some(value / base.get(rep)?)).collect::<Vec<_>>())
-}
-
-/// Returns the median, minimum and maximum.
-fn spread(values: &Values) -> Option<Spread> {
-    Spread::of(&values.values().copied().collect::<Vec<_>>())
 }
 
 /// What all experiments share.
@@ -167,18 +153,5 @@ impl BranchReport {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ratios_need_both_values_of_a_repetition() {
-        let values = Values::from([(0, 4.0), (1, 9.0), (2, 5.0)]);
-        let base = Values::from([(0, 2.0), (1, 3.0)]);
-        assert_eq!(ratio(&values, &base), Some(Spread { median: 2.5, min: 2.0, max: 3.0 }));
-        assert_eq!(ratio(&values, &Values::new()), None);
     }
 }

@@ -46,9 +46,9 @@ pub(crate) struct Run {
 pub(crate) fn postmark(quick: bool) -> Postmark {
     if quick {
         // Takes so long that snapshots happen meanwhile.
-        Postmark { files: 200, transactions: 2_000, subdirectories: 20 }
+        Postmark { files: 200, transactions: 2_000, subdirectories: 20, sizes: None }
     } else {
-        Postmark { files: 5_000, transactions: 50_000, subdirectories: 200 }
+        Postmark { files: 5_000, transactions: 50_000, subdirectories: 200, sizes: None }
     }
 }
 

@@ -4,8 +4,9 @@ use crate::core::blocking;
 use crate::file::below;
 use crate::node::VersionVnode;
 use crate::session::Session;
+use crate::set::Made;
 use versionset::{BLOCK, Cause};
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
 impl VersionVnode {
     /// Changes attributes, after making a version if that is a change.
@@ -16,9 +17,18 @@ impl VersionVnode {
             return self.shown(&blocking(cx), attr);
         }
         let mut session = self.inode.session(cx)?;
+        self.head().leave_version(cx)?;
+        if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
+            // The end of the delay sets the modification time.
+            cx.require_blocking()?;
+            self.end_delay(cx, &mut session)?;
+        }
         let before = self.lower.getattr(cx)?;
         let Some(cause) = self.cause_of(set, &before) else {
-            let attr = self.lower.setattr(cx, set, lower_file)?;
+            // While a truncation is delayed, the lower file is longer than users see.
+            let size = set.size.filter(|_| self.inode.delayed().is_none());
+            let mtime = set.mtime.or_else(|| set.size.map(|_| SetTime::Now));
+            let attr = self.lower.setattr(cx, &SetAttr { size, mtime, ..*set }, lower_file)?;
             return self.shown(&blocking(cx), attr);
         };
         cx.require_blocking()?;
@@ -26,8 +36,13 @@ impl VersionVnode {
         let before = self.lower.getattr(cx)?;
         let size = set.size.filter(|size| *size != before.size);
         let changes = size.map(|size| size.min(before.size) / BLOCK * BLOCK..before.size);
-        self.version_or_preserve(cx, &mut session, &before, cause, changes, file)?;
-        let attr = self.lower.setattr(cx, set, lower_file)?;
+        let made = self.version_or_preserve(cx, &mut session, &before, cause, changes, file)?;
+        let attr = self.lower.setattr(cx, set, lower_file).inspect_err(|errno| {
+            self.head().take_back(cx, Some(&mut session), made.clone(), *errno);
+        })?;
+        if let (Some(file), true, true) = (file, cause == Cause::Truncate, made.is_some()) {
+            crate::file::set_made(file);
+        }
         self.shown(cx, attr)
     }
 
@@ -57,9 +72,9 @@ impl VersionVnode {
         cause: Cause,
         changes: Option<core::ops::Range<u64>>,
         file: Option<&dyn OpenFile>,
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         if self.lower.kind() != Kind::Regular {
-            return Ok(());
+            return Ok(None);
         }
         // A file that is being created has no past.
         let is_new = session.direct > 0 && session.writers == 0;
@@ -67,14 +82,10 @@ impl VersionVnode {
         let head = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         let makes = !(is_new || is_session) || self.core.options.comprehensive;
         if makes {
-            self.head().version_before(cx, session, &*head, (before, cause), changes)?;
-            if let (Some(file), true) = (file, cause == Cause::Truncate) {
-                crate::file::set_made(file);
-            }
-            return Ok(());
+            return self.head().version_before(cx, session, &*head, (before, cause), changes);
         }
         let range = changes.unwrap_or(0..0);
-        self.head().preserve(cx, session, &*head, before.nlink, range)
+        self.head().preserve(cx, session, &*head, before.nlink, range).map(|()| None)
     }
 
     /// Runs a change of an extended attribute, after making a version.
@@ -90,10 +101,15 @@ impl VersionVnode {
         }
         let mut session = self.inode.session(cx)?;
         cx.require_blocking()?;
+        self.head().leave_version(cx)?;
         self.end_delay(cx, &mut session)?;
         let before = self.lower.getattr(cx)?;
-        self.version_or_preserve(cx, &mut session, &before, Cause::Xattr, None, None)?;
-        change(cx)
+        let made = self.version_or_preserve(cx, &mut session, &before, Cause::Xattr, None, None)?;
+        let changed = change(cx);
+        if let Err(errno) = changed {
+            self.head().take_back(cx, Some(&mut session), made, errno);
+        }
+        changed
     }
 
     fn is_same_xattr(&self, cx: &Cx<'_>, name: &[u8], new: Option<&[u8]>) -> Result<bool> {

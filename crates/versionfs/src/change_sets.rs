@@ -24,7 +24,7 @@ impl History {
     /// Returns the sets that keep versions of the name now: its own, and that of its inode.
     fn sets(&self, core: &Core) -> Vec<Arc<Set>> {
         let open = self.links.last().filter(|period| period.until.is_none());
-        let link = open.map(|period| core.sets.of_link(&core.root(), &period.stem));
+        let link = open.map(|period| core.set_of_link(&period.stem));
         core::iter::once(Arc::clone(&self.own)).chain(link).collect()
     }
 }
@@ -120,13 +120,13 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
         object.require_empty(cx)?;
         remove_tree(cx, &at.dir, &at.name, 0)?;
         core.sets.forget_dir(head.vnode.id());
-        object.inode.bury();
+        object.inode.bury(None);
         return Ok(());
     }
     session.active = None;
     at.dir.unlink(cx, Name::new(&at.name)?)?;
     if head.attr.nlink < 2 {
-        object.inode.bury();
+        object.inode.bury(None);
     }
     object.inode.set_place(None);
     Ok(())

@@ -187,7 +187,7 @@ impl Place<'_> {
         let mut by_letter: BTreeMap<Letter, (u64, u64, u64)> = BTreeMap::new();
         for name in names_with_sets(self.core, cx, self.lower)? {
             cx.check()?;
-            let own = self.core.sets.of_name(self.lower, &name);
+            let own = self.core.set_of_name(self.lower, &name);
             let locked = own.lock(self.core, &server)?;
             for version in locked.index().versions.values() {
                 let stored =

@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
 use crate::session::Session;
-use crate::set::Set;
+use crate::set::{Made, Set};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,12 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use versionset::{BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
-    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, forward,
+    Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
+    forward,
 };
+
+/// Bytes that are compared at once.
+const CHUNK: usize = 128 * 1024;
 
 /// How an open file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub(crate) struct VersionFile {
     reads: bool,
     appends: bool,
     /// Whether this open file has made its version.
-    made: AtomicBool,
+    made: Arc<AtomicBool>,
     is_bound: AtomicBool,
     /// The version that was made when the file was opened, before anything changed.
     early: Mutex<Option<(Arc<Set>, u64)>>,
@@ -73,9 +77,9 @@ impl VersionVnode {
         if self.inode.delayed().is_some() {
             self.end_delay(cx, &mut session)?;
         }
+        self.head().leave_version(cx)?;
         // Blocks are read before they are overwritten, hence reading, too.
-        let both = OpenFlags(flags.without_trunc().0 & !3 | OpenFlags::RDWR.0);
-        let lower = self.lower.open(cx, both)?;
+        let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
         self.stop_passthrough();
         session.opens += 1;
@@ -96,7 +100,7 @@ impl VersionVnode {
             mode,
             reads: flags.reads(),
             appends: flags.appends(),
-            made: AtomicBool::new(mode == Mode::Creates),
+            made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
             is_bound: AtomicBool::new(false),
             early: Mutex::default(),
         })
@@ -106,9 +110,24 @@ impl VersionVnode {
     pub(crate) fn created(&self, cx: &Cx<'_>, lower: Arc<dyn OpenFile>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         let mut session = self.inode.session(&blocking(cx))?;
         session.opens += 1;
-        let mode = if flags.writes() { Mode::Creates } else { Mode::Reads };
+        let mode = match flags.writes() {
+            true if self.core.options.comprehensive => Mode::Writes,
+            true => Mode::Creates,
+            false => Mode::Reads,
+        };
         session.direct += u32::from(mode == Mode::Creates);
+        session.writers += u32::from(mode == Mode::Writes);
+        drop(session);
+        if mode == Mode::Writes {
+            self.stop_passthrough();
+        }
         Ok(self.file(lower, mode, flags))
+    }
+
+    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its
+    /// first writes, too, and reads what they overwrite.
+    pub(crate) fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
+        if self.core.options.comprehensive && flags.writes() { with_reading(flags) } else { flags }
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.
@@ -141,10 +160,22 @@ impl Head<'_> {
         let server = self.core.server(cx);
         let attr = self.lower.getattr(&server)?;
         if size < attr.size {
-            self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(size / BLOCK * BLOCK..attr.size))?;
-            self.lower.setattr(&server, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(head))?;
+            let range = size / BLOCK * BLOCK..attr.size;
+            let made = self.version_before(cx, session, head, (&attr, Cause::Truncate), Some(range))?;
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            if let Err(errno) = self.lower.setattr(&server, &set, Some(head)) {
+                self.take_back(cx, Some(session), made, errno);
+                return Err(errno);
+            }
+            if let Some(made) = &session.delayed_by {
+                made.store(true, Ordering::Relaxed);
+            }
+        } else {
+            let time = SetTime::At(self.inode.delayed_time());
+            self.lower.setattr(&server, &SetAttr { mtime: Some(time), ..SetAttr::default() }, Some(head))?;
         }
-        self.inode.set_delayed(None);
+        session.delayed_by = None;
+        self.inode.delay_is_over();
         Ok(())
     }
 
@@ -157,12 +188,20 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
         changes: Option<Range<u64>>,
-    ) -> Result<()> {
-        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(()) };
-        self.make(cx, session, &sets.keeps, head, (attr, cause))?;
-        match (&mut session.active, changes) {
+    ) -> Result<Option<Made>> {
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
+        let made = self.make(cx, session, &sets.keeps, head, (attr, cause))?;
+        let saved = match (&mut session.active, changes) {
             (Some(active), Some(range)) => active.save(&self.core.server(cx), head, range),
             _ => Ok(()),
+        };
+        match saved {
+            Ok(()) => Ok(made),
+            Err(errno) => {
+                // Nothing has changed yet, whatever the error is.
+                self.take_back(cx, Some(session), made, Errno::CANCELED);
+                Err(errno)
+            }
         }
     }
 
@@ -199,25 +238,33 @@ impl VersionFile {
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.vnode.getattr(&server)?;
-        if session.bound > 0 && flags.reads() && self.versions(cx)? {
-            if let Some(sets) = self.head().sets(cx, attr.nlink)? {
-                session.active = None;
-                let number = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
-                *self.early.lock() = Some((sets.keeps, number));
-                self.made.store(true, Ordering::Relaxed);
-            }
+        if session.bound > 0
+            && flags.reads()
+            && self.versions(cx)?
+            && let Some(sets) = self.head().sets(cx, attr.nlink)?
+        {
+            session.active = None;
+            let made = self.head().copy(cx, &sets.keeps, &*self.lower, &attr, Cause::Write)?;
+            *self.early.lock() = Some((made.set, made.number));
+            self.made.store(true, Ordering::Relaxed);
         }
-        if !flags.truncates() || attr.size == 0 {
+        if !flags.truncates() {
             return Ok(());
+        }
+        if attr.size == 0 {
+            // Truncating sets the times even then.
+            return self.touch(cx);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
-            self.inode.set_delayed(Some(0));
+            self.inode.delay(0, self.core.now());
+            session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
-        self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
-        self.vnode.setattr(&server, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*self.lower))?;
-        Ok(())
+        let made = self.before_change(cx, session, &attr, Cause::Truncate, 0..attr.size)?;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let truncated = self.vnode.setattr(&server, &set, Some(&*self.lower)).map(|_| ());
+        self.checked(cx, session, made, truncated)
     }
 
     /// Discards the version that was made when the file was opened if nothing changed since, and
@@ -252,15 +299,25 @@ impl VersionFile {
         attr: &Attr,
         cause: Cause,
         range: Range<u64>,
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         let head = self.head();
         let makes = !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
         if makes && self.versions(cx)? {
-            head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
+            let made = head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
             self.made.store(true, Ordering::Relaxed);
-            return Ok(());
+            return Ok(made);
         }
-        head.preserve(cx, session, &*self.lower, attr.nlink, range)
+        head.preserve(cx, session, &*self.lower, attr.nlink, range).map(|()| None)
+    }
+
+    /// Passes on the result of a change. If it failed, takes back the version made before it.
+    fn checked<T>(&self, cx: &Cx<'_>, session: &mut Session, made: Option<Made>, result: Result<T>) -> Result<T> {
+        if let Err(errno) = &result
+            && self.head().take_back(cx, Some(session), made, *errno)
+        {
+            self.made.store(false, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Whether the file has exactly these bytes there already.
@@ -284,14 +341,22 @@ impl VersionFile {
         let Some(size) = self.inode.delayed() else { return Ok(false) };
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if offset <= size && self.is_unchanged(cx, data, offset, attr.size)? {
-            self.inode.set_delayed(Some(size.max(offset + data.len() as u64)));
-            self.touch(cx)?;
+            self.inode.delay(size.max(offset + data.len() as u64), self.core.now());
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
-        // The version is made.
-        self.made.store(true, Ordering::Relaxed);
         Ok(false)
+    }
+
+    /// Carries out a delayed truncation, before an operation that does not know of it.
+    fn settle(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.inode.delayed().is_none() {
+            return Ok(());
+        }
+        cx.require_blocking()?;
+        let mut session = self.inode.session(cx)?;
+        let head = self.vnode.open(&self.core.server(cx), OpenFlags::RDWR)?;
+        self.head().end_delay(cx, &mut session, &*head)
     }
 
     fn write_seen(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
@@ -315,16 +380,47 @@ impl VersionFile {
             return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
-        self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
-        self.lower.write(cx, data, offset)
+        let made = self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
+        let written = self.lower.write(cx, data, offset);
+        self.checked(cx, &mut session, made, written)
     }
 
-    /// Runs a change of a range that is made by the layer below.
+    /// Whether a copy of `len` bytes, or zeros without a source, would change nothing.
+    fn has_already(&self, cx: &Cx<'_>, at: u64, len: u64, source: Option<(&dyn OpenFile, u64)>) -> Result<bool> {
+        let server = self.core.server(cx);
+        let size = self.vnode.getattr(&server)?.size;
+        let (mut new, mut old) = (vec![0; CHUNK], vec![0; CHUNK]);
+        let mut done = 0;
+        while done < len {
+            let new = versionset::clamp(&mut new, done, len);
+            let count = match source {
+                Some((file, from)) => read_full(&server, file, new, from.saturating_add(done))?,
+                None => new.len(),
+            };
+            if count == 0 {
+                return Ok(true);
+            }
+            let start = at.saturating_add(done);
+            if self.core.options.copy_on == CopyOn::Write || start.saturating_add(count as u64) > size {
+                return Ok(false);
+            }
+            let old = versionset::clamp(&mut old, 0, count as u64);
+            if read_full(&server, &*self.lower, old, start)? < count || new.get(..count) != Some(&*old) {
+                return Ok(false);
+            }
+            done += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Runs a change of a range that is made by the layer below. `is_same` returns whether it would
+    /// change nothing.
     fn change<T>(
         &self,
         cx: &Cx<'_>,
         cause: Cause,
         range: impl Fn(u64) -> Range<u64>,
+        is_same: impl FnOnce(&Cx<'_>, u64) -> Result<bool>,
         change: impl FnOnce(&Cx<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut session = self.inode.session(cx)?;
@@ -334,8 +430,12 @@ impl VersionFile {
         cx.require_blocking()?;
         self.head().end_delay(cx, &mut session, &*self.lower)?;
         let attr = self.vnode.getattr(&self.core.server(cx))?;
-        self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
-        change(cx)
+        if is_same(cx, attr.size)? {
+            return change(cx);
+        }
+        let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
+        let changed = change(cx);
+        self.checked(cx, &mut session, made, changed)
     }
 }
 
@@ -344,7 +444,7 @@ impl OpenFile for VersionFile {
         self
     }
 
-    forward!(lower: flush, seek);
+    forward!(lower: flush);
 
     fn backing(&self) -> Option<Backing<'_>> {
         if self.mode == Mode::Writes { None } else { self.lower.backing() }
@@ -380,6 +480,11 @@ impl OpenFile for VersionFile {
         }
     }
 
+    fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
+        self.settle(cx)?;
+        self.lower.seek(cx, offset, whence)
+    }
+
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
         if self.mode == Mode::Writes {
             if !cx.may_block {
@@ -397,6 +502,7 @@ impl OpenFile for VersionFile {
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
+        self.settle(cx)?;
         if mode & !KEEP_SIZE == 0 {
             let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
             let grows = |size| if mode == 0 && end > size { size..size } else { 0..0 };
@@ -404,7 +510,13 @@ impl OpenFile for VersionFile {
             if mode == KEEP_SIZE || end <= size {
                 return self.lower.fallocate(cx, mode, offset, len);
             }
-            return self.change(cx, Cause::Fallocate, grows, |cx| self.lower.fallocate(cx, mode, offset, len));
+            return self.change(
+                cx,
+                Cause::Fallocate,
+                grows,
+                |_, _| Ok(false),
+                |cx| self.lower.fallocate(cx, mode, offset, len),
+            );
         }
         // Punching and zeroing change the range; collapsing and inserting everything behind it.
         const MOVES: u32 = 0x08 | 0x20;
@@ -412,19 +524,36 @@ impl OpenFile for VersionFile {
             let end = if mode & MOVES == 0 { offset.saturating_add(len).min(size) } else { size };
             offset.min(size)..end
         };
-        self.change(cx, Cause::Fallocate, range, |cx| self.lower.fallocate(cx, mode, offset, len))
+        let is_same = |cx: &Cx<'_>, size: u64| {
+            let end = offset.saturating_add(len);
+            let stays = mode & MOVES == 0 && (mode & KEEP_SIZE != 0 || end <= size);
+            Ok(stays && self.has_already(cx, offset, end.min(size).saturating_sub(offset), None)?)
+        };
+        self.change(cx, Cause::Fallocate, range, is_same, |cx| self.lower.fallocate(cx, mode, offset, len))
     }
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
-        let source = below(source);
+        let source = settled(cx, source)?;
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
-        self.change(cx, Cause::Write, range, |cx| self.lower.copy_from(cx, offset, source, source_offset, len))
+        let is_same = |cx: &Cx<'_>, _| self.has_already(cx, offset, len, Some((source, source_offset)));
+        let copy = |cx: &Cx<'_>| self.lower.copy_from(cx, offset, source, source_offset, len);
+        self.change(cx, Cause::Write, range, is_same, copy)
     }
 
     fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
-        let source = below(source);
-        self.change(cx, Cause::Write, |size| 0..size, |cx| self.lower.reflink_from(cx, source))
+        let source = settled(cx, source)?;
+        let is_same = |cx: &Cx<'_>, size: u64| {
+            let is_longer = read_full(&self.core.server(cx), source, &mut [0], size)? > 0;
+            let on_change = self.core.options.copy_on == CopyOn::Change;
+            Ok(on_change && !is_longer && is_same(&self.core.server(cx), &*self.lower, source, size)?)
+        };
+        self.change(cx, Cause::Write, |size| 0..size, is_same, |cx| self.lower.reflink_from(cx, source))
     }
+}
+
+/// Returns the flags with the access mode for reading and writing.
+fn with_reading(flags: OpenFlags) -> OpenFlags {
+    OpenFlags(flags.0 & !3 | OpenFlags::RDWR.0)
 }
 
 /// Whether two files of `size` bytes have the same content.
@@ -442,6 +571,14 @@ fn is_same(cx: &Cx<'_>, one: &dyn OpenFile, other: &dyn OpenFile, size: u64) -> 
     Ok(true)
 }
 
+/// Returns the lower open file of a file that is copied, whose truncation is delayed no more.
+fn settled<'a>(cx: &Cx<'_>, file: &'a dyn OpenFile) -> Result<&'a dyn OpenFile> {
+    if let Some(file) = file.as_any().downcast_ref::<VersionFile>() {
+        file.settle(cx)?;
+    }
+    Ok(below(file))
+}
+
 /// Returns the lower open file of an argument, if it is one of this layer.
 pub(crate) fn below(file: &dyn OpenFile) -> &dyn OpenFile {
     file.as_any().downcast_ref::<VersionFile>().map_or(file, |file| &**file.lower())
@@ -455,7 +592,7 @@ impl Drop for VersionFile {
             // Even if it fails the file is as after a kill: it has the old content.
             if let Err(errno) = self.head().end_delay(&cx, &mut session, &*self.lower) {
                 tracing::warn!(%errno, "file {}: can't truncate it as its last writer wanted", self.inode.id);
-                self.inode.set_delayed(None);
+                self.inode.delay_is_over();
             }
             session.active = None;
             if let Err(errno) = self.drop_early(&cx) {

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::inode::{Inode, Place};
 use crate::options::{NoSpace, Storage};
 use crate::session::{Active, Session};
-use crate::set::{Locked, Set, link_stem};
+use crate::set::{Locked, Made, Set, link_stem};
 use std::sync::Arc;
 use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
 use vnode::{
@@ -20,6 +20,9 @@ const QUICK_COPY: u64 = 128 * 1024;
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 128 * 1024;
+
+/// An extended attribute: its name and value.
+type Xattr = (Vec<u8>, Vec<u8>);
 
 /// An object whose version is made.
 #[derive(Clone, Copy)]
@@ -39,6 +42,33 @@ pub(crate) struct HeadSets {
 }
 
 impl Head<'_> {
+    /// Takes back a version whose change failed, and returns whether it is gone. After `EIO` it is
+    /// kept: part of the change may have been made.
+    pub(crate) fn take_back(
+        &self,
+        cx: &Cx<'_>,
+        session: Option<&mut Session>,
+        made: Option<Made>,
+        errno: Errno,
+    ) -> bool {
+        let Some(made) = made.filter(|_| errno != Errno::IO) else { return false };
+        if let Some(session) = session {
+            session.active = None;
+        }
+        let server = self.core.server(cx);
+        let Ok(mut locked) = made.set.lock(self.core, &server) else { return false };
+        if locked.index().newest().is_none_or(|newest| newest.number != made.number)
+            || locked.remove(&server, made.letter, made.number).is_err()
+        {
+            return false;
+        }
+        if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {
+            // The record lacks its file, which the next use finds out.
+            locked.reload();
+        }
+        true
+    }
+
     /// Returns a name of the object. `None` if it has none.
     pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
         if let Some(place) = self.inode.place() {
@@ -61,18 +91,18 @@ impl Head<'_> {
     /// Returns the sets of the object. `None` if it has no name.
     pub(crate) fn sets(&self, cx: &Cx<'_>, nlink: u32) -> Result<Option<HeadSets>> {
         let Some(place) = self.place(cx)? else { return Ok(None) };
-        let own = self.core.sets.of_name(&place.dir, &place.name);
+        let own = self.core.set_of_name(&place.dir, &place.name);
         if self.lower.kind() == Kind::Directory {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
-        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked();
+        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
     }
 
     /// Returns the set of the inode.
     pub(crate) fn link_set(&self) -> Arc<Set> {
-        self.core.sets.of_link(&self.core.root(), &link_stem(&**self.lower))
+        self.core.set_of_link(&link_stem(&**self.lower))
     }
 
     /// Describes the version that ends now.
@@ -134,7 +164,7 @@ impl Head<'_> {
         set: &Arc<Set>,
         attr: &Attr,
         cause: Cause,
-    ) -> Result<()> {
+    ) -> Result<Made> {
         let server = self.core.server(cx);
         let mut locked = set.lock(self.core, &server)?;
         let xattrs = self.xattrs(&server)?;
@@ -143,10 +173,10 @@ impl Head<'_> {
             let header = Header { version: version.clone(), xattrs: xattrs.clone() };
             let made = SparseWriter::begin(&server, file, attr.size, &header)
                 .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
-            undo_on_error(made, || locked.remove(&server, Letter::Sparse, version.number))
+            locked.publish(&server, (Letter::Sparse, version.number, false), made)
         })?;
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
-        Ok(())
+        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
     }
 
     /// Makes a version that is an ordinary copy.
@@ -157,7 +187,7 @@ impl Head<'_> {
         file: &dyn OpenFile,
         attr: &Attr,
         cause: Cause,
-    ) -> Result<u64> {
+    ) -> Result<Made> {
         if attr.size > QUICK_COPY && !cx.may_block {
             return Err(MAY_BLOCK);
         }
@@ -165,13 +195,48 @@ impl Head<'_> {
         let mut locked = set.lock(self.core, &server)?;
         let xattrs = self.xattrs(&server)?;
         let (version, ()) = self.record(cx, &mut locked, attr, (cause, Letter::Full), |locked, version| {
-            let (entry, copy) = locked.create(&server, Letter::Full, version.number)?;
-            let made = copy_data(&server, &*copy, file, attr.size)
-                .and_then(|()| set_xattrs(&server, &*entry.vnode, &xattrs))
-                .and_then(|()| self.copy_attributes(&server, &entry, attr));
-            undo_on_error(made, || locked.remove(&server, Letter::Full, version.number))
+            self.copy_aside(&server, locked, file, (attr, &xattrs), (version.number, false))
         })?;
-        Ok(version.number)
+        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
+    }
+
+    /// Makes the file of a version, a copy of `file`.
+    fn copy_aside(
+        &self,
+        server: &Cx<'_>,
+        locked: &mut Locked<'_>,
+        file: &dyn OpenFile,
+        (attr, xattrs): (&Attr, &[Xattr]),
+        (number, replaces): (u64, bool),
+    ) -> Result<()> {
+        let (entry, copy) = locked.create(server, Letter::Full, number)?;
+        let made = copy_data(server, &*copy, file, attr.size)
+            .and_then(|()| set_xattrs(server, &*entry.vnode, xattrs))
+            .and_then(|()| self.copy_attributes(server, &entry, attr));
+        locked.publish(server, (Letter::Full, number, replaces), made)
+    }
+
+    /// Gives the version that this removed file became a file of its own, before the removed file
+    /// changes: a program that still has it open can do that.
+    pub(crate) fn leave_version(&self, cx: &Cx<'_>) -> Result<()> {
+        let mut burial = self.inode.burial();
+        let Some(made) = &*burial else { return Ok(()) };
+        cx.require_blocking()?;
+        let server = self.core.server(cx);
+        let mut locked = made.set.lock(self.core, &server)?;
+        let is_there = match locked.file(&server, made.letter, made.number)? {
+            Some(entry) => entry.vnode.id() == self.lower.id(),
+            // Discarded.
+            None => false,
+        };
+        if is_there {
+            let (attr, xattrs) = (self.lower.getattr(&server)?, self.xattrs(&server)?);
+            let file = self.lower.open(&server, OpenFlags::RDONLY)?;
+            self.copy_aside(&server, &mut locked, &*file, (&attr, &xattrs), (made.number, true))?;
+        }
+        drop(locked);
+        *burial = None;
+        Ok(())
     }
 
     /// Makes a version in the way that is cheapest now. A session that follows saves the blocks
@@ -183,22 +248,22 @@ impl Head<'_> {
         set: &Arc<Set>,
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
-    ) -> Result<()> {
+    ) -> Result<Option<Made>> {
         // The kernel writes to the host file directly: no delta could be kept right.
         let unseen = session.direct > 0;
         let is_small = self.core.options.storage == Storage::Full && attr.size <= QUICK_COPY;
         let made = if unseen || is_small {
             session.active = None;
-            self.copy(cx, set, head, attr, cause).map(|_| ())
+            self.copy(cx, set, head, attr, cause)
         } else {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
             Err(errno) if self.may_skip(errno) => {
                 tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
-                self.activate(cx, session, set)
+                self.activate(cx, session, set).map(|()| None)
             }
-            made => made,
+            made => made.map(Some),
         }
     }
 
@@ -281,14 +346,6 @@ pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
     // A head whose time of birth lies in the future: the clock was set back.
     let born = if index.newest().is_none() { born.min(now) } else { born };
     (born, now.max(just_after(born)))
-}
-
-/// Undoes a step if the ones after it failed.
-fn undo_on_error<T>(result: Result<T>, undo: impl FnOnce() -> Result<()>) -> Result<T> {
-    if result.is_err() {
-        let _ = undo();
-    }
-    result
 }
 
 /// Copies the bytes of a file: shares them where the file system can.

@@ -63,7 +63,7 @@ impl At {
     pub(crate) fn history(&self, core: &Core, cx: &Cx<'_>) -> Result<History> {
         let server = core.server(cx);
         let head = self.dir.lookup(&server, Name::new(&self.name)?)?;
-        let own = core.sets.of_name(&self.dir, &self.name);
+        let own = core.set_of_name(&self.dir, &self.name);
         let locked = own.lock(core, &server)?;
         let index = locked.index();
         let mut history = History {
@@ -116,7 +116,7 @@ impl History {
                 version.died = from.max(version.born);
             }
         }
-        let link = core.sets.of_link(&core.root(), &period.stem);
+        let link = core.set_of_link(&period.stem);
         let locked = link.lock(core, cx)?;
         let index = locked.index();
         for version in index.versions.values().filter(|version| version.died > from && version.born < until) {

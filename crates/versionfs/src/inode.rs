@@ -1,10 +1,11 @@
 //! What the layer knows of an object in use: its place and its open files.
 
 use crate::session::Session;
+use crate::set::Made;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
-use vnode::{Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Vnode, shard_of};
+use vnode::{Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
 
 /// A name in a lower directory.
 #[derive(Clone, Debug)]
@@ -23,8 +24,12 @@ pub(crate) struct Inode {
     buried: AtomicBool,
     /// Whether the directory has a store: 0 unknown, 1 no, 2 yes.
     store: AtomicU8,
+    /// The version that the inode has become, if it may change yet.
+    burial: Mutex<Option<Made>>,
     /// The size to which a truncation that is delayed has shortened the file; `u64::MAX`: none is.
     delayed: AtomicU64,
+    /// The modification time that users see meanwhile.
+    delayed_time: Mutex<Time>,
     session: Mutex<Session>,
 }
 
@@ -35,7 +40,9 @@ impl Inode {
             place: Mutex::new(None),
             buried: AtomicBool::new(false),
             store: AtomicU8::new(0),
+            burial: Mutex::default(),
             delayed: AtomicU64::new(u64::MAX),
+            delayed_time: Mutex::new(Time::default()),
             session: Mutex::new(Session::default()),
         }
     }
@@ -56,11 +63,18 @@ impl Inode {
         }
     }
 
+    /// Locks the version that the inode has become, if it has not been given a file of its own.
+    pub(crate) fn burial(&self) -> MutexGuard<'_, Option<Made>> {
+        self.burial.lock()
+    }
+
     pub(crate) fn is_buried(&self) -> bool {
         self.buried.load(Ordering::Acquire)
     }
 
-    pub(crate) fn bury(&self) {
+    /// The inode has become a version.
+    pub(crate) fn bury(&self, made: Option<Made>) {
+        *self.burial.lock() = made;
         self.buried.store(true, Ordering::Release);
         self.set_place(None);
     }
@@ -82,8 +96,21 @@ impl Inode {
         Some(self.delayed.load(Ordering::Acquire)).filter(|size| *size != u64::MAX)
     }
 
-    pub(crate) fn set_delayed(&self, size: Option<u64>) {
-        self.delayed.store(size.unwrap_or(u64::MAX), Ordering::Release);
+    /// Returns the modification time that users see while a truncation is delayed.
+    pub(crate) fn delayed_time(&self) -> Time {
+        *self.delayed_time.lock()
+    }
+
+    /// Delays a truncation: users see this size and modification time, while the lower file is as
+    /// before.
+    pub(crate) fn delay(&self, size: u64, time: Time) {
+        *self.delayed_time.lock() = time;
+        self.delayed.store(size, Ordering::Release);
+    }
+
+    /// Ends the delay.
+    pub(crate) fn delay_is_over(&self) {
+        self.delayed.store(u64::MAX, Ordering::Release);
     }
 
     /// Locks the state of the open files, and waits for that.
@@ -115,11 +142,6 @@ impl Inodes {
         let inode = Arc::new(Inode::new(id));
         shard.insert(id, Arc::downgrade(&inode));
         inode
-    }
-
-    /// Returns the object with this number if it is in use.
-    pub(crate) fn in_use(&self, id: u64) -> Option<Arc<Inode>> {
-        self.0.get(shard_of(id))?.lock().get(&id)?.upgrade()
     }
 
     /// Forgets an object that is no longer in use.

@@ -25,33 +25,45 @@ impl VersionVnode {
         let before = target.lower.getattr(cx)?;
         let server = self.core.server(cx);
         let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
+        let mut made = None;
         if let Some(place) = &first {
-            let own = self.core.sets.of_name(&place.dir, &place.name);
+            let own = self.core.set_of_name(&place.dir, &place.name);
             let locked = own.lock(&self.core, &server)?;
-            if !locked.is_linked() && target.head().close(cx, locked, &own, Cause::Link)? {
+            if !locked.is_linked(&link_stem(&*target.lower)) {
+                made = target.head().close(cx, locked, &own, Cause::Link)?;
                 session.active = None;
             }
         }
-        let entry = self.lower.link(cx, name, &target.lower)?;
-        if before.nlink > 0 {
-            if let Some(place) = &first {
-                target.join(cx, &place.dir, &place.name, false);
+        let join = || {
+            if self.lower.lookup(cx, name)?.is_some() {
+                return Err(Errno::EXIST);
             }
-            target.join(cx, &self.lower, name.as_bytes(), true);
-        }
+            if before.nlink > 0 {
+                if let Some(place) = &first {
+                    target.join(cx, &place.dir, &place.name, false)?;
+                }
+                target.join(cx, &self.lower, name.as_bytes(), true)?;
+            }
+            self.lower.link(cx, name, &target.lower)
+        };
+        let entry = join().inspect_err(|_| {
+            target.head().take_back(cx, Some(&mut session), made, Errno::CANCELED);
+        })?;
         drop(session);
         Ok(self.wrap_new(name, entry))
     }
 
     /// Records that a name belongs to an inode with several names, and numbers the inode's versions
-    /// after those of the name. The name exists, so this does not fail.
-    fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) {
+    /// after those of the name. The record comes before the name: a file that has one name left
+    /// finds its versions by it.
+    fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) -> Result<()> {
         let server = self.core.server(cx);
-        let joined = || {
-            let (own, link) = (self.core.sets.of_name(dir, name), self.head().link_set());
+        {
+            let (own, link) = (self.core.set_of_name(dir, name), self.head().link_set());
             let mut locked = own.lock(&self.core, &server)?;
             let next = locked.index().next();
-            if is_new || !locked.is_linked() {
+            let stem = link_stem(&*self.lower);
+            if is_new || !locked.is_linked(&stem) {
                 let (now, mut records) = (self.core.now(), Vec::new());
                 // The first name has been the file's since before it got a second one.
                 let attr = self.lower.getattr(&server)?;
@@ -60,15 +72,12 @@ impl VersionVnode {
                     let who = self.core.callers.who(cx);
                     records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
                 }
-                records.push(Record::Linked(if is_new { now } else { born }, link_stem(&*self.lower).into()));
+                records.extend(locked.joining(if is_new { now } else { born }, &stem));
                 locked.append(&server, &records)?;
             }
             drop(locked);
             let mut locked = link.lock(&self.core, &server)?;
             if next > locked.index().next() { locked.append(&server, &[Record::Next(next)]) } else { Ok(()) }
-        };
-        if let Err(errno) = joined() {
-            tracing::warn!(%errno, "can't record the link {}", name.escape_ascii());
         }
     }
 }

@@ -70,6 +70,8 @@ impl VersionVnode {
         }
         if let Some(size) = self.inode.delayed() {
             attr.size = size;
+            attr.mtime = self.inode.delayed_time();
+            attr.ctime = attr.ctime.max(attr.mtime);
         }
         if self.inode.is_buried() {
             attr.nlink = 0;

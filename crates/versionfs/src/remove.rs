@@ -4,11 +4,11 @@ use crate::core::blocking;
 use crate::head::Head;
 use crate::node::{VersionVnode, is_reserved};
 use crate::session::Session;
-use crate::set::{Locked, Set};
+use crate::set::{Locked, Made, Set, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use versionset::{Cause, Letter, Record, STORE, version_name};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, Vnode};
 
 /// How an object whose last name goes becomes a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,21 @@ pub(crate) enum Fate {
 pub(crate) struct Removal<'a> {
     pub(crate) fate: Fate,
     pub(crate) attr: Attr,
+    /// The copy.
+    made: Option<Made>,
     /// Nobody opens the file until it is removed.
-    _session: MutexGuard<'a, Session>,
+    session: MutexGuard<'a, Session>,
+}
+
+impl Removal<'_> {
+    /// Passes on the result of the removal. If it failed, takes back the copy.
+    pub(crate) fn checked(mut self, cx: &Cx<'_>, victim: &VersionVnode, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            // A name goes or stays, whatever the error is.
+            victim.head().take_back(cx, Some(&mut self.session), self.made, Errno::CANCELED);
+        }
+        result
+    }
 }
 
 impl VersionVnode {
@@ -40,19 +53,19 @@ impl VersionVnode {
             return Err(Errno::ISDIR);
         }
         let victim = self.victim(name, &entry);
-        let removal = victim.prepare_removal(cx)?;
+        let removal = victim.prepare_removal(cx, Cause::Unlink)?;
         let cx = &blocking(cx);
         match removal.fate {
             Fate::Named => {
-                victim.leave_inode(cx, &self.lower, name)?;
                 self.lower.unlink(cx, name)?;
+                victim.leave_inode(cx, &self.lower, name);
             }
-            Fate::Copied => self.lower.unlink(cx, name)?,
+            Fate::Copied => removal.checked(cx, &victim, self.lower.unlink(cx, name))?,
             Fate::Kept => {
-                self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
+                let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
                 })?;
-                victim.inode.bury();
+                victim.inode.bury(Some(made));
             }
         }
         victim.inode.set_place(None);
@@ -68,12 +81,12 @@ impl VersionVnode {
 
     /// Prepares the removal of a name of this file: what becomes of it, and its attributes. If a
     /// copy becomes the version, makes it.
-    pub(crate) fn prepare_removal(&self, cx: &Cx<'_>) -> Result<Removal<'_>> {
+    pub(crate) fn prepare_removal(&self, cx: &Cx<'_>, cause: Cause) -> Result<Removal<'_>> {
         let mut session = self.inode.session(cx)?;
         if self.lower.kind() != Kind::Regular {
             let attr = self.lower.getattr(cx)?;
             let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };
-            return Ok(Removal { fate, attr, _session: session });
+            return Ok(Removal { fate, attr, made: None, session });
         }
         if self.inode.delayed().is_some() {
             cx.require_blocking()?;
@@ -81,17 +94,18 @@ impl VersionVnode {
         }
         let attr = self.lower.getattr(cx)?;
         if attr.nlink > 1 {
-            return Ok(Removal { fate: Fate::Named, attr, _session: session });
+            return Ok(Removal { fate: Fate::Named, attr, made: None, session });
         }
         session.active = None;
         if session.writers == 0 && session.direct == 0 {
-            return Ok(Removal { fate: Fate::Kept, attr, _session: session });
+            return Ok(Removal { fate: Fate::Kept, attr, made: None, session });
         }
+        let mut made = None;
         if let Some(sets) = self.head().sets(cx, attr.nlink)? {
             let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
-            self.head().copy(cx, &sets.keeps, &*file, &attr, Cause::Unlink)?;
+            made = Some(self.head().copy(cx, &sets.keeps, &*file, &attr, cause)?);
         }
-        Ok(Removal { fate: Fate::Copied, attr, _session: session })
+        Ok(Removal { fate: Fate::Copied, attr, made, session })
     }
 
     /// Makes a version of an object by moving or linking it to the store. `place` is called with
@@ -103,7 +117,7 @@ impl VersionVnode {
         attr: &Attr,
         cause: Cause,
         place: impl Fn(&Cx<'_>, &Arc<dyn Vnode>, Name<'_>) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Made> {
         let server = self.core.server(cx);
         let Some(sets) = victim.head().sets(&server, attr.nlink)? else { return Err(Errno::STALE) };
         let letter = match attr.kind() {
@@ -112,36 +126,42 @@ impl VersionVnode {
             _ => Letter::Special,
         };
         let mut locked = sets.keeps.lock(&self.core, &server)?;
-        let had_store = locked.has_store();
-        victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
+        let (version, ()) = victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
         drop(locked);
-        if !had_store {
-            self.inode.set_has_store(true);
-        }
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
-            self.record_leaving(&server, &sets.own)?;
+            victim.record_leaving(&server, &sets.own);
         }
-        Ok(())
+        Ok(Made { set: sets.keeps, number: version.number, letter })
     }
 
-    /// Records that a name no longer belongs to this inode, which has others.
-    pub(crate) fn leave_inode(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<()> {
-        if self.lower.kind() != Kind::Regular {
-            return Ok(());
+    /// Records that a name no longer belongs to this inode, which has or had others. The name is
+    /// gone, so this does not fail.
+    pub(crate) fn leave_inode(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) {
+        if self.lower.kind() == Kind::Regular {
+            let own = self.core.set_of_name(dir, name.as_bytes());
+            self.record_leaving(&self.core.server(cx), &own);
         }
-        let own = self.core.sets.of_name(dir, name.as_bytes());
-        self.record_leaving(&self.core.server(cx), &own)
     }
 
-    fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
+    fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) {
+        if let Err(errno) = self.try_record_leaving(server, own) {
+            tracing::warn!(%errno, "can't record the end of the link {}", own.stem.escape_ascii());
+        }
+    }
+
+    fn try_record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
         let attr = self.lower.getattr(server)?;
         let mut locked = own.lock(&self.core, server)?;
         let now = self.core.now();
         let mut records = Vec::new();
-        if !locked.is_linked() {
+        if !locked.is_linked(&crate::set::link_stem(&*self.lower)) {
+            if locked.index().links.last().is_some_and(|period| period.until.is_none()) {
+                // The name belongs to another inode already.
+                return Ok(());
+            }
             // It has had several names since before the layer saw it.
             let (born, _) = crate::head::interval(locked.index(), &attr, now);
             records.push(Record::Linked(born, crate::set::link_stem(&*self.lower).into()));
@@ -174,7 +194,7 @@ impl VersionVnode {
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;
-        victim.inode.bury();
+        victim.inode.bury(None);
         Ok(())
     }
 
@@ -192,35 +212,14 @@ impl VersionVnode {
 impl Head<'_> {
     /// Closes the versions of a name that its head leaves: if the newest lacks bytes that only the
     /// head has, makes a copy of the head.
-    pub(crate) fn close(&self, cx: &Cx<'_>, locked: Locked<'_>, set: &Arc<Set>, cause: Cause) -> Result<bool> {
+    pub(crate) fn close(&self, cx: &Cx<'_>, locked: Locked<'_>, set: &Arc<Set>, cause: Cause) -> Result<Option<Made>> {
         if locked.dependent().is_none() {
-            return Ok(false);
+            return Ok(None);
         }
         drop(locked);
         cx.require_blocking()?;
         let attr = self.lower.getattr(cx)?;
         let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
-        self.copy(cx, set, &*file, &attr, cause)?;
-        Ok(true)
+        self.copy(cx, set, &*file, &attr, cause).map(Some)
     }
-}
-
-/// Moves an entry to a name that must not exist.
-pub(crate) fn move_new(
-    cx: &Cx<'_>,
-    dir: &Arc<dyn Vnode>,
-    name: Name<'_>,
-    new_dir: &Arc<dyn Vnode>,
-    new_name: Name<'_>,
-) -> Result<()> {
-    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-    match dir.rename(cx, name, new_dir, new_name, flags) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {}
-        moved => return moved,
-    }
-    // The file system does not know the flag. Nobody else makes version files.
-    if new_dir.lookup(cx, new_name)?.is_some() {
-        return Err(Errno::EXIST);
-    }
-    dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
 }

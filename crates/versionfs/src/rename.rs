@@ -3,8 +3,8 @@
 
 use crate::core::blocking;
 use crate::node::{VersionVnode, is_reserved};
-use crate::remove::{Fate, move_new};
-use crate::set::link_stem;
+use crate::remove::Fate;
+use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
 use versionset::{Birth, Cause, Letter, Place, Record, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
@@ -15,6 +15,17 @@ struct Move<'a> {
     to: (&'a VersionVnode, Name<'a>),
     object: VersionVnode,
     attr: Attr,
+}
+
+/// What became of the set of an old name.
+#[derive(Clone, Debug)]
+enum Left {
+    /// Nothing: such objects have no set, or only at their removal.
+    Nothing,
+    /// It got a version.
+    Version(Made),
+    /// The versions are in the set of the inode, which has or had several names.
+    Inode,
 }
 
 impl VersionVnode {
@@ -65,18 +76,21 @@ impl VersionVnode {
                     from: (new_dir, new_name),
                     to: (self, name),
                 };
-                forth.leave(cx)?;
-                back.leave(cx)?;
-                self.lower.rename(cx, name, &new_dir.lower, new_name, flags)?;
-                back.arrive(cx, Cause::Rename);
-                forth.arrive(cx, Cause::Rename);
+                let left = forth.leave(cx)?;
+                let left_back = back.leave(cx).inspect_err(|_| forth.stay(cx, left.clone()))?;
+                self.lower.rename(cx, name, &new_dir.lower, new_name, flags).inspect_err(|_| {
+                    back.stay(cx, left_back.clone());
+                    forth.stay(cx, left.clone());
+                })?;
+                back.arrive(cx, &left_back, Cause::Rename);
+                forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
             }
             Some(target) => forth.replace(cx, &target, flags),
             None => {
-                forth.leave(cx)?;
-                forth.rename(cx, flags)?;
-                forth.arrive(cx, Cause::Rename);
+                let left = forth.leave(cx)?;
+                forth.rename(cx, flags).inspect_err(|_| forth.stay(cx, left.clone()))?;
+                forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
             }
         }
@@ -92,36 +106,38 @@ impl Move<'_> {
     fn replace(&self, cx: &Cx<'_>, target: &Entry, flags: RenameFlags) -> Result<()> {
         let (new_dir, new_name) = self.to;
         let victim = new_dir.victim(new_name, target);
-        match (self.object.lower.kind() == Kind::Directory, victim.lower.kind() == Kind::Directory) {
+        let left = match (self.object.lower.kind() == Kind::Directory, victim.lower.kind() == Kind::Directory) {
             (true, false) => return Err(Errno::NOTDIR),
             (false, true) => return Err(Errno::ISDIR),
             (true, true) => {
                 victim.require_empty(cx)?;
-                self.leave(cx)?;
-                self.replace_directory(cx, &victim, flags)?;
+                let left = self.leave(cx)?;
+                self.replace_directory(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
+                left
             }
             (false, false) => {
-                self.leave(cx)?;
-                self.replace_file(cx, &victim, flags)?;
+                let left = self.leave(cx)?;
+                self.replace_file(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
+                left
             }
-        }
-        self.arrive(cx, Cause::Replace);
+        };
+        self.arrive(cx, &left, Cause::Replace);
         Ok(())
     }
 
     fn replace_file(&self, cx: &Cx<'_>, victim: &VersionVnode, flags: RenameFlags) -> Result<()> {
         let (new_dir, new_name) = self.to;
-        let removal = victim.prepare_removal(cx)?;
+        let removal = victim.prepare_removal(cx, Cause::Replace)?;
         match removal.fate {
             Fate::Named => {
-                victim.leave_inode(cx, &new_dir.lower, new_name)?;
                 self.rename(cx, flags)?;
+                victim.leave_inode(cx, &new_dir.lower, new_name);
             }
-            Fate::Copied => self.rename(cx, flags)?,
+            Fate::Copied => removal.checked(cx, victim, self.rename(cx, flags))?,
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
                 // the new one replaces it.
-                new_dir.keep(cx, victim, &removal.attr, Cause::Replace, |server, store, version| {
+                let made = new_dir.keep(cx, victim, &removal.attr, Cause::Replace, |server, store, version| {
                     match store.link(server, version, &victim.lower) {
                         Ok(_) => {}
                         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::XDEV) => {
@@ -135,7 +151,7 @@ impl Move<'_> {
                     }
                     renamed
                 })?;
-                victim.inode.bury();
+                victim.inode.bury(Some(made));
             }
         }
         victim.inode.set_place(None);
@@ -175,39 +191,48 @@ impl Move<'_> {
             }
             Err(errno) => Err(errno),
         })?;
-        victim.inode.bury();
+        victim.inode.bury(None);
         Ok(())
     }
 
     /// Leaves the old name: its set gets a version that refers to the new place, or a copy if older
     /// versions lack bytes that only the file has.
-    fn leave(&self, cx: &Cx<'_>) -> Result<()> {
-        let (dir, name) = self.from;
+    fn leave(&self, cx: &Cx<'_>) -> Result<Left> {
         let object = &self.object;
         let mut session = object.inode.session(cx)?;
         object.end_delay(cx, &mut session)?;
         session.active = None;
         let server = object.core.server(cx);
-        let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(()) };
+        let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(Left::Nothing) };
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
-            return object.leave_inode(cx, &dir.lower, name);
+            return Ok(Left::Inode);
         }
         let locked = sets.own.lock(&object.core, &server)?;
-        if object.head().close(cx, locked, &sets.own, Cause::Rename)? {
-            return Ok(());
+        if let Some(made) = object.head().close(cx, locked, &sets.own, Cause::Rename)? {
+            return Ok(Left::Version(made));
         }
         let mut locked = sets.own.lock(&object.core, &server)?;
-        let had_store = locked.has_store();
         let target = self.reference();
-        object.head().record(cx, &mut locked, &self.attr, (Cause::Rename, Letter::Renamed), |locked, version| {
-            let store = locked.store(&server)?;
-            let file = version_name(&locked.set.stem, Letter::Renamed, version.number);
-            store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
-        })?;
-        if !had_store {
-            dir.inode.set_has_store(true);
+        let (version, ()) = object.head().record(
+            cx,
+            &mut locked,
+            &self.attr,
+            (Cause::Rename, Letter::Renamed),
+            |locked, version| {
+                let store = locked.store(&server)?;
+                let file = version_name(&locked.set.stem, Letter::Renamed, version.number);
+                store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
+            },
+        )?;
+        drop(locked);
+        Ok(Left::Version(Made { set: sets.own, number: version.number, letter: Letter::Renamed }))
+    }
+
+    /// Undoes [`Self::leave`]: the rename failed.
+    fn stay(&self, cx: &Cx<'_>, left: Left) {
+        if let Left::Version(made) = left {
+            self.object.head().take_back(cx, None, Some(made), Errno::CANCELED);
         }
-        Ok(())
     }
 
     /// Returns the text of the reference to the new place: `DIR.GENERATION INODE.GENERATION NAME`,
@@ -223,27 +248,28 @@ impl Move<'_> {
 
     /// Arrives at the new name: records where the file came from. The rename is done, so this does
     /// not fail.
-    fn arrive(&self, cx: &Cx<'_>, cause: Cause) {
+    fn arrive(&self, cx: &Cx<'_>, left: &Left, cause: Cause) {
         let (dir, name) = self.to;
         let object = &self.object;
         object.inode.set_place(None);
         object.inode.found_at(&dir.lower, name.as_bytes());
         let server = object.core.server(cx);
-        let set = object.core.sets.of_name(&dir.lower, name.as_bytes());
+        let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {
             time: object.core.now(),
             cause,
             who: object.core.callers.who(cx),
             from: Some(Place { dir: self.from.0.lower.id(), name: self.from.1.as_bytes().into() }),
         };
-        let mut records = vec![Record::Born(birth)];
-        if self.attr.nlink > 1 && object.lower.kind() == Kind::Regular {
-            records.push(Record::Linked(object.core.now(), link_stem(&*object.lower).into()));
+        if matches!(left, Left::Inode) {
+            object.leave_inode(cx, &self.from.0.lower, self.from.1);
         }
         let recorded = set.lock(&object.core, &server).and_then(|mut locked| {
-            locked.append(&server, &records)?;
-            dir.inode.set_has_store(true);
-            Ok(())
+            let mut records = vec![Record::Born(birth)];
+            if matches!(left, Left::Inode) {
+                records.extend(locked.joining(object.core.now(), &link_stem(&*object.lower)));
+            }
+            locked.append(&server, &records)
         });
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record where {name} came from");

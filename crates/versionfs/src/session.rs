@@ -4,6 +4,7 @@
 
 use crate::set::Set;
 use core::ops::Range;
+use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use versionset::{SparseWriter, read_full};
 use vnode::{Cx, Errno, OpenFile, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Session {
     /// The newest version, if it depends on the head: it receives the blocks before they are
     /// overwritten.
     pub(crate) active: Option<Active>,
+    /// Of the open file whose truncation is delayed: whether it has made its version.
+    pub(crate) delayed_by: Option<Arc<AtomicBool>>,
 }
 
 /// The newest version of a set, open for adding blocks.

@@ -1,16 +1,17 @@
 //! Version sets in memory, and the files of a set in its store.
 
 use crate::core::Core;
+use crate::inode::Inode;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, parse, stem_of,
-    version_name,
+    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, new_version_name,
+    parse, stem_of, version_name,
 };
 use vnode::{
-    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode,
+    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
 };
 
 /// Versions of all sets together that stay in memory after use.
@@ -34,6 +35,7 @@ pub(crate) struct Key {
 pub(crate) struct Set {
     /// The directory with the store.
     home: Arc<dyn Vnode>,
+    home_inode: Arc<Inode>,
     /// Whether the files are in the directory [`LINKS`] of the store.
     is_link: bool,
     pub(crate) stem: Arc<[u8]>,
@@ -65,26 +67,46 @@ pub(crate) struct Locked<'a> {
     state: MutexGuard<'a, State>,
 }
 
+/// A version that was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) set: Arc<Set>,
+    pub(crate) number: u64,
+    pub(crate) letter: Letter,
+}
+
 /// The sets in use, and those used last.
 #[derive(Debug, Default)]
 pub(crate) struct Sets(Mutex<HashMap<Key, Arc<Set>>>);
 
-impl Sets {
+impl Core {
     /// Returns the set of a name in a directory.
-    pub(crate) fn of_name(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> Arc<Set> {
+    pub(crate) fn set_of_name(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> Arc<Set> {
         let stem: Arc<[u8]> = stem_of(name).into();
         let key = Key { dir: dir.id(), generation: dir.generation(), stem };
         let long = (*key.stem != *name).then(|| name.into());
-        self.get(key, || (Arc::clone(dir), false, long))
+        self.sets.get(key, |stem| self.new_set(Arc::clone(dir), false, stem, long))
     }
 
     /// Returns the set of an inode with several names.
-    pub(crate) fn of_link(&self, root: &Arc<dyn Vnode>, stem: &[u8]) -> Arc<Set> {
+    pub(crate) fn set_of_link(&self, stem: &[u8]) -> Arc<Set> {
         let key = Key { dir: 0, generation: 0, stem: stem.into() };
-        self.get(key, || (Arc::clone(root), true, None))
+        self.sets.get(key, |stem| self.new_set(self.root(), true, stem, None))
     }
 
-    fn get(&self, key: Key, make: impl FnOnce() -> (Arc<dyn Vnode>, bool, Option<Box<[u8]>>)) -> Arc<Set> {
+    fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
+        let home_inode = self.inodes.get(home.id());
+        Set { home, home_inode, is_link, stem, name, state: Mutex::default() }
+    }
+}
+
+impl Sets {
+    /// Forgets the sets of a directory, whose store was removed.
+    pub(crate) fn forget_dir(&self, dir: u64) {
+        self.0.lock().retain(|key, _| key.dir != dir);
+    }
+
+    fn get(&self, key: Key, make: impl FnOnce(Arc<[u8]>) -> Set) -> Arc<Set> {
         let mut sets = self.0.lock();
         if let Some(set) = sets.get(&key) {
             return Arc::clone(set);
@@ -92,8 +114,7 @@ impl Sets {
         if sets.len() >= CACHED_SETS {
             Self::evict(&mut sets);
         }
-        let (home, is_link, name) = make();
-        let set = Arc::new(Set { home, is_link, stem: Arc::clone(&key.stem), name, state: Mutex::default() });
+        let set = Arc::new(make(Arc::clone(&key.stem)));
         sets.insert(key, Arc::clone(&set));
         set
     }
@@ -110,11 +131,6 @@ impl Sets {
             versions += set.state.try_lock().map_or(0, |state| state.index.versions.len());
             keep && versions < CACHED_VERSIONS
         });
-    }
-
-    /// Forgets the sets of a directory, whose store was changed or removed.
-    pub(crate) fn forget_dir(&self, dir: u64) {
-        self.0.lock().retain(|key, _| key.dir != dir);
     }
 }
 
@@ -237,8 +253,8 @@ impl Locked<'_> {
         Ok(newest.letter == Letter::Blocks || store.lookup(cx, name_of(&name)?)?.is_some())
     }
 
-    /// Drops a newest version that a rename made before a kill interrupted it: the file has its name
-    /// still.
+    /// Drops a newest version that a rename made before a kill interrupted it: the file has its
+    /// name still.
     fn drop_unfinished(&mut self, cx: &Cx<'_>) -> Result<()> {
         let Some(newest) = self.state.index.newest() else { return Ok(()) };
         let (number, letter) = (newest.number, newest.letter);
@@ -288,6 +304,8 @@ impl Locked<'_> {
         })?;
         let rebuilt = crate::rebuild::rebuilt(cx, store, &self.set.stem, &self.state.index, &found)?;
         self.state.index = rebuilt;
+        // The record of a long name may be what is damaged.
+        self.state.index.name = self.set.name.clone();
         self.rewrite(cx)
     }
 
@@ -326,6 +344,7 @@ impl Locked<'_> {
                 // The new entry is the layer's: the directory's times stay those of users' changes.
                 let before = home.getattr(cx)?;
                 let store = make_dir(cx, home, STORE)?;
+                self.set.home_inode.set_has_store(true);
                 let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
                 home.setattr(cx, &set, None)?;
                 store
@@ -339,11 +358,6 @@ impl Locked<'_> {
     /// Returns the store, if it exists.
     pub(crate) fn store_dir(&self) -> Option<Arc<dyn Vnode>> {
         self.state.store.clone()
-    }
-
-    /// Whether the set has a store on disk already.
-    pub(crate) fn has_store(&self) -> bool {
-        self.state.store.is_some()
     }
 
     /// Appends records to the index, and applies them.
@@ -434,10 +448,44 @@ impl Locked<'_> {
         store.lookup(cx, name_of(&version_name(&self.set.stem, letter, number))?)
     }
 
-    /// Creates the file of a version, which must not exist.
+    /// Creates the file of a version aside: a kill must leave no half of one.
     pub(crate) fn create(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let store = self.store(cx)?;
-        store.create(cx, name_of(&version_name(&self.set.stem, letter, number))?, 0o600, OpenFlags::RDWR)
+        let name = new_version_name(&self.set.stem, letter, number);
+        let name = name_of(&name)?;
+        match store.create(cx, name, 0o600, OpenFlags::RDWR) {
+            Err(Errno::EXIST) => {
+                store.unlink(cx, name)?;
+                store.create(cx, name, 0o600, OpenFlags::RDWR)
+            }
+            created => created,
+        }
+    }
+
+    /// Gives the file of a version its name, or removes it if it could not be completed. With
+    /// `replaces` it replaces one of the same content.
+    pub(crate) fn publish<T>(
+        &mut self,
+        cx: &Cx<'_>,
+        (letter, number, replaces): (Letter, u64, bool),
+        complete: Result<T>,
+    ) -> Result<T> {
+        let store = self.store(cx)?;
+        let (aside, name) =
+            (new_version_name(&self.set.stem, letter, number), version_name(&self.set.stem, letter, number));
+        let (aside, name) = (name_of(&aside)?, name_of(&name)?);
+        let published = complete.and_then(|made| {
+            if replaces {
+                store.rename(cx, aside, &store, name, RenameFlags::default())?;
+            } else {
+                move_new(cx, &store, aside, &store, name)?;
+            }
+            Ok(made)
+        });
+        if published.is_err() {
+            let _ = store.unlink(cx, aside);
+        }
+        published
     }
 
     /// Removes the file of a version, if it exists.
@@ -467,9 +515,16 @@ pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
 }
 
 impl Locked<'_> {
-    /// Whether the name is one of several names of its inode.
-    pub(crate) fn is_linked(&self) -> bool {
-        self.index().links.last().is_some_and(|period| period.until.is_none())
+    /// Whether the name belongs to the inode with this stem, which has or had several names.
+    pub(crate) fn is_linked(&self, stem: &[u8]) -> bool {
+        self.index().links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
+    }
+
+    /// Returns the records by which the name joins an inode with several names.
+    pub(crate) fn joining(&self, now: Time, stem: &[u8]) -> Vec<Record> {
+        let is_open = self.index().links.last().is_some_and(|period| period.until.is_none());
+        let left = is_open.then_some(Record::Unlinked(now));
+        left.into_iter().chain([Record::Linked(now, stem.into())]).collect()
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.
@@ -485,4 +540,24 @@ impl Locked<'_> {
         let store = self.store(cx)?;
         self.rebuild(cx, &store)
     }
+}
+
+/// Moves an entry to a name that must not exist.
+pub(crate) fn move_new(
+    cx: &Cx<'_>,
+    dir: &Arc<dyn Vnode>,
+    name: Name<'_>,
+    new_dir: &Arc<dyn Vnode>,
+    new_name: Name<'_>,
+) -> Result<()> {
+    let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
+    match dir.rename(cx, name, new_dir, new_name, flags) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        moved => return moved,
+    }
+    // The file system does not know the flag. Nobody else makes version files.
+    if new_dir.lookup(cx, new_name)?.is_some() {
+        return Err(Errno::EXIST);
+    }
+    dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
 }

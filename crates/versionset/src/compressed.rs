@@ -1,7 +1,7 @@
 //! Compressed versions: `foo;c8` (Versionfs paper, section 3.2, "Compress Mode").
 //!
-//! The whole content in chunks that are compressed separately with Zstandard, so a read decompresses
-//! only what it needs. A chunk that does not shrink is stored as it is.
+//! The whole content in chunks that are compressed separately with Zstandard, so a read
+//! decompresses only what it needs. A chunk that does not shrink is stored as it is.
 
 use crate::chunks::{CHUNK, ChunkReader, ChunkWriter};
 use crate::content::{Content, clamp, fill_from};
@@ -28,12 +28,12 @@ impl Compressed {
     }
 
     /// Writes `old` to `file`, which is empty. `level` is a Zstandard level (1 to 22, 0 for the
-    /// default). Returns the length of the file in bytes, or `None` if it takes no fewer blocks than
-    /// the content; the file is of no use then.
+    /// default). Returns the length of the file in bytes, or `None` if it takes no fewer blocks
+    /// than the content; the file is of no use then.
     ///
     /// # Errors
-    /// `E2BIG` if the extended attributes are too large, `EINVAL` for the level; errors of `old` and
-    /// of the layer below.
+    /// `E2BIG` if the extended attributes are too large, `EINVAL` for the level; errors of `old`
+    /// and of the layer below.
     pub fn write(
         cx: &Cx<'_>,
         file: Arc<dyn OpenFile>,

@@ -33,9 +33,9 @@ const PRIME: u32 = 0x0100_0193;
 pub struct Delta;
 
 impl Delta {
-    /// Writes what of `old` is not in `newer`, the version with number `base` or the head, to `file`,
-    /// which is empty. Needs memory for 24 MiB of content. Returns the length of the file in bytes;
-    /// `None` if it takes no fewer blocks than `old`.
+    /// Writes what of `old` is not in `newer`, the version with number `base` or the head, to
+    /// `file`, which is empty. Needs memory for 24 MiB of content. Returns the length of the file
+    /// in bytes; `None` if it takes no fewer blocks than `old`.
     ///
     /// # Errors
     /// `E2BIG` if the extended attributes are too large, `EINVAL` for the level; errors of the
@@ -98,8 +98,8 @@ fn differences(cx: &Cx<'_>, old: &dyn Content, newer: &dyn Content) -> Result<Op
     Ok(Some(edits))
 }
 
-/// Appends the edits for `old`. `start` is the offset of `newer` in the newer version. Returns where
-/// in the newer version the byte behind `old` would be if it continued the last match.
+/// Appends the edits for `old`. `start` is the offset of `newer` in the newer version. Returns
+/// where in the newer version the byte behind `old` would be if it continued the last match.
 fn compare(old: &[u8], newer: &[u8], start: u64, edits: &mut Edits) -> Option<u64> {
     let size = (newer.len() / MAX_BLOCKS).next_power_of_two().max(MIN_BLOCK);
     let blocks = Blocks::new(newer, size);

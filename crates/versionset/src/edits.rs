@@ -74,8 +74,8 @@ impl Edits {
         self.size += len;
     }
 
-    /// For each range twice its length, plus 1 and the distance from the end of the last copy (zigzag)
-    /// if it is a copy.
+    /// For each range twice its length, plus 1 and the distance from the end of the last copy
+    /// (zigzag) if it is a copy.
     fn encode(&self) -> Vec<u8> {
         let (mut out, mut last) = (Writer::default(), 0u64);
         for edit in &self.edits {
@@ -109,8 +109,8 @@ impl Edits {
         (edits.size == size).then_some(edits)
     }
 
-    /// Writes the version to `file`, which is empty. Returns the length of the file in bytes; `None`
-    /// if it takes no fewer blocks than `old`, or there are too many ranges.
+    /// Writes the version to `file`, which is empty. Returns the length of the file in bytes;
+    /// `None` if it takes no fewer blocks than `old`, or there are too many ranges.
     pub(crate) fn write(
         &self,
         cx: &Cx<'_>,

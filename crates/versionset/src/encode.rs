@@ -21,13 +21,14 @@ pub struct Newer<'a> {
 }
 
 /// Writes `old` to `file`, which is empty, in the format of `letter`. `level` is a Zstandard level.
-/// Returns false if the format saves nothing, or is not for such content; the file is of no use then.
+/// Returns false if the format saves nothing, or is not for such content; the file is of no use
+/// then.
 ///
 /// A full version ([`Letter::Full`]) has no header: the caller gives the file the attributes.
 ///
 /// # Errors
-/// `EINVAL` for a letter that is not the format of a file, and for the level; `E2BIG` if the extended
-/// attributes are too large; errors of the contents and of the layer below.
+/// `EINVAL` for a letter that is not the format of a file, and for the level; `E2BIG` if the
+/// extended attributes are too large; errors of the contents and of the layer below.
 pub fn encode(
     cx: &Cx<'_>,
     file: Arc<dyn OpenFile>,

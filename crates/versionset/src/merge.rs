@@ -15,9 +15,9 @@ use core::cell::Cell;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
-/// Makes the older versions independent of version `discarded`. Returns those that are now stored in
-/// another way, with their new letters: the caller records that ([`crate::Record::Converted`]) and
-/// removes their old files. Then it records that the version is discarded and removes its file.
+/// Makes the older versions independent of version `discarded`. Returns those that are now stored
+/// in another way, with their new letters: the caller records that ([`crate::Record::Converted`])
+/// and removes their old files. Then it records that the version is discarded and removes its file.
 ///
 /// # Errors
 /// `ENOENT` if there is no such version; `EIO` if a version is damaged; those of the layer below.
@@ -34,21 +34,22 @@ pub fn absorb(
     }
     let mut converted = Vec::new();
     for (number, version) in index.versions.range(..discarded).rev() {
-        if !version.letter.depends_on_newer() {
-            // After an interrupted discarding, a version may refer to one beyond this one.
+        let after = number.saturating_add(1);
+        // A sparse version refers to the next one only.
+        let is_adjacent = index.versions.range(after..).next().is_some_and(|(next, _)| *next == discarded);
+        if !version.letter.depends_on_newer() || (version.letter == Letter::Sparse && !is_adjacent) {
             continue;
         }
         let (file, len) = files.open(cx, version.letter, *number)?;
         let stored = read_header(cx, version.letter, &*file, len)?.ok_or(Errno::IO)?;
-        let next = stored.base.and_then(|base| {
-            let base = base.max(number.saturating_add(1));
-            index.versions.range(base..).next().map(|(next, _)| *next)
-        });
-        if stored.base.is_none() {
-            continue;
-        }
-        if next != Some(discarded) {
-            return Ok(converted);
+        let Some(base) = stored.base else { continue };
+        // After interrupted discardings, versions may refer to one beyond the next. Of two such
+        // versions, the older never refers to a newer one than the other does. So the search ends
+        // at the first that refers to one before the discarded.
+        match index.versions.range(base.max(after)..).next() {
+            Some((next, _)) if *next < discarded => return Ok(converted),
+            Some((next, _)) if *next == discarded => {}
+            _ => continue,
         }
         if let Some(letter) = encode_anew(cx, files, index, (*number, version.letter), &stored, discarded, level)? {
             converted.push((*number, letter));

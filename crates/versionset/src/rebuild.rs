@@ -78,9 +78,9 @@ pub struct Rebuilt {
     pub unreadable: Vec<(Vec<u8>, Errno)>,
 }
 
-/// Rebuilds the index of a set. `salvaged` is what the records of the old index amount to; attributes
-/// of versions that it contains are taken from there. Content is not read: a version may still turn
-/// out to be damaged.
+/// Rebuilds the index of a set. `salvaged` is what the records of the old index amount to;
+/// attributes of versions that it contains are taken from there. Content is not read: a version may
+/// still turn out to be damaged.
 ///
 /// # Errors
 /// `EINTR`, `ENOMEM` and similar errors that say nothing about the files; `EIO` and others make a
@@ -166,8 +166,8 @@ fn inspect(
     Ok((Version { letter, size, ..version }, needs))
 }
 
-/// Returns a version of which only the file is known. The time when the head became a version is the
-/// last change of its attributes: it was renamed then.
+/// Returns a version of which only the file is known. The time when the head became a version is
+/// the last change of its attributes: it was renamed then.
 fn from_attributes(number: u64, attr: &Attr) -> Version {
     Version {
         number,

@@ -1,9 +1,9 @@
 //! Reconstructs a version through the newer ones (Versionfs paper, section 3.2).
 //!
 //! A version that is not self-contained lacks bytes that a newer one has, and so on up to the head.
-//! A read walks up that chain in a loop: each member fills in the bytes that it has, and the rest is
-//! left to the next. So the depth of the stack, and the number of open files, do not depend on the
-//! number of versions.
+//! A read walks up that chain in a loop: each member fills in the bytes that it has, and the rest
+//! is left to the next. So the depth of the stack, and the number of open files, do not depend on
+//! the number of versions.
 
 use crate::compressed::Compressed;
 use crate::content::{Content, Partial, Piece, Plain, clamp};
@@ -45,8 +45,8 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// `ENOENT` if the name has no head that is a regular file; those of the layer below.
     fn head(&self, cx: &Cx<'_>) -> Result<Arc<dyn Content>>;
 
-    /// Returns the content of a version of content-addressed blocks ([`Letter::Blocks`]), whose file
-    /// has `len` bytes.
+    /// Returns the content of a version of content-addressed blocks ([`Letter::Blocks`]), whose
+    /// file has `len` bytes.
     ///
     /// # Errors
     /// `EIO` if it is damaged, or if there is no block store; those of the layer below.
@@ -62,7 +62,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// Returns `number` and the newer versions that it may need. `None` if there is no such version.
+    /// Returns `number` and the newer versions that it may need. `None` if there is no such
+    /// version.
     ///
     /// The list is valid until a version is made, discarded or stored in another way.
     #[must_use]
@@ -226,8 +227,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Returns the position of the next member if the one at `position` is known to have none of the
-    /// pieces.
+    /// Returns the position of the next member if the one at `position` is known to have none of
+    /// the pieces.
     fn passes(&self, position: usize, pieces: &[Piece]) -> Result<Option<usize>> {
         let known = self.known.lock();
         let Some(Some(outline)) = known.outlines.get(position) else { return Ok(None) };

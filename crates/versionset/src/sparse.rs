@@ -22,6 +22,9 @@ pub const BLOCK: u64 = 4096;
 /// First and last bytes of the end of the file.
 const MAGIC: &[u8; 8] = b"VERSSPA1";
 
+/// Largest size of a sparse version in bytes. Bounds the memory for its bitmap (512 MiB).
+const MAX_SIZE: u64 = 1 << 44;
+
 /// Length of the last part of the file: the offset where the end begins, a checksum, the magic.
 const TAIL: u64 = 24;
 
@@ -42,7 +45,7 @@ struct Layout {
 
 impl Layout {
     fn new(size: u64, header_len: u64) -> Option<Self> {
-        let blocks = size.div_ceil(BLOCK);
+        let blocks = (size <= MAX_SIZE).then(|| size.div_ceil(BLOCK))?;
         let end = blocks.checked_mul(BLOCK)?;
         let bitmap = end.checked_add(FIXED)?.checked_add(header_len)?;
         let checksums = bitmap.checked_add(blocks.div_ceil(8))?;
@@ -370,8 +373,8 @@ impl Sparse {
         Ok((header, true))
     }
 
-    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without a
-    /// newer content, all blocks. Returns the writer; its bitmap says what was written.
+    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without
+    /// a newer content, all blocks. Returns the writer; its bitmap says what was written.
     ///
     /// # Errors
     /// `E2BIG` if the extended attributes are too large; errors of the contents and of the layer
@@ -583,7 +586,8 @@ mod tests {
             write_full(&cx, &*sparse, &damaged, 0).unwrap();
             let bitmap = usize::try_from(writer.layout.bitmap).unwrap();
             if at == bitmap {
-                // A cleared bit reads the newer version: only checksums of whole versions could tell.
+                // A cleared bit reads the newer version: only checksums of whole versions could
+                // tell.
                 continue;
             }
             match Sparse::open(&cx, Arc::clone(&sparse), length, Arc::clone(&head)) {

@@ -58,8 +58,8 @@ impl fmt::Debug for StoreFiles {
     }
 }
 
-/// Builds a file under a temporary name, makes it durable and renames it to `name`, which may exist.
-/// If anything fails, the temporary file is removed and `name` is unchanged.
+/// Builds a file under a temporary name, makes it durable and renames it to `name`, which may
+/// exist. If anything fails, the temporary file is removed and `name` is unchanged.
 ///
 /// # Errors
 /// Those of `build` and of the layer below.

@@ -22,9 +22,9 @@ const MAX_TIME: Duration = Duration::from_millis(500);
 pub struct Text;
 
 impl Text {
-    /// Writes the lines of `old` that are not in `newer`, the version with number `base` or the head,
-    /// to `file`, which is empty. Returns the length of the file in bytes; `None` if one of them is no
-    /// text or larger than [`MAX_TEXT`], or the file takes no fewer blocks than `old`.
+    /// Writes the lines of `old` that are not in `newer`, the version with number `base` or the
+    /// head, to `file`, which is empty. Returns the length of the file in bytes; `None` if one of
+    /// them is no text or larger than [`MAX_TEXT`], or the file takes no fewer blocks than `old`.
     ///
     /// # Errors
     /// `E2BIG` if the extended attributes are too large, `EINVAL` for the level; errors of the

@@ -1,4 +1,5 @@
 //! An index that was lost is rebuilt from the version files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Every version reconstructs to the bytes that were there, whatever its neighbours are stored as.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 

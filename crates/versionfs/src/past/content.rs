@@ -23,11 +23,11 @@ pub(crate) enum Body {
 
 /// Returns the number of the next version of a name and the inode that has it.
 pub(crate) fn next_of(core: &Core, cx: &Cx<'_>, at: &At, lower: &dyn Vnode) -> Result<u64> {
-    let own = core.sets.of_name(&at.dir, &at.name).lock(core, cx)?.index().next();
+    let own = core.set_of_name(&at.dir, &at.name).lock(core, cx)?.index().next();
     if lower.kind() != Kind::Regular {
         return Ok(own);
     }
-    let link = core.sets.of_link(&core.root(), &crate::set::link_stem(lower));
+    let link = core.set_of_link(&crate::set::link_stem(lower));
     let linked = link.lock(core, cx)?.index().next();
     Ok(own.max(linked))
 }

@@ -1,7 +1,9 @@
 //! A version set over memfs, and the bytes that every version must have.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use memfs::MemFs;
+pub(crate) mod untrusted;
+
+use memfs::{Faults, MemFs, MemOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use versionset::{
@@ -55,7 +57,13 @@ pub(crate) fn version(number: u64, letter: Letter, size: usize) -> Version {
 
 impl Set {
     pub(crate) fn new(head: &[u8]) -> Self {
-        Self { fs: MemFs::new(), index: Index::default(), right: BTreeMap::new(), head: head.to_vec() }
+        let options = MemOptions { lose_data: true, ..MemOptions::default() };
+        Self {
+            fs: MemFs::with(options, &Faults::new()),
+            index: Index::default(),
+            right: BTreeMap::new(),
+            head: head.to_vec(),
+        }
     }
 
     pub(crate) fn dir(&self) -> Arc<dyn Vnode> {
@@ -117,7 +125,9 @@ pub(crate) fn write(
     let name = version_name(STEM, letter, number);
     let header = Header { version: version(number, letter, 0), xattrs: vec![(b"user.a".to_vec(), b"b".to_vec())] };
     let newer = Newer { content: newer, base: number + 1 };
-    if encode(&CX, create(dir, &name), letter, &header, old, newer, 3).unwrap() {
+    let file = create(dir, &name);
+    if encode(&CX, Arc::clone(&file), letter, &header, old, newer, 3).unwrap() {
+        file.fsync(&CX, false).unwrap();
         return letter;
     }
     dir.unlink(&CX, Name::new(&name).unwrap()).unwrap();
