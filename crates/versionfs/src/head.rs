@@ -92,7 +92,7 @@ impl Head<'_> {
     pub(crate) fn sets(&self, cx: &Cx<'_>, nlink: u32) -> Result<Option<HeadSets>> {
         let Some(place) = self.place(cx)? else { return Ok(None) };
         let own = self.core.set_of_name(&place.dir, &place.name);
-        if self.lower.kind() == Kind::Directory {
+        if self.lower.kind() != Kind::Regular {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
         let is_known = own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
