@@ -1,6 +1,8 @@
 //! A model of version history: random operations of several users on several files and directories,
 //! with errors and crashes at every step. After each step every version on disk is read and
 //! compared with what users had.
+//!
+//! `MODEL_SEEDS=N` runs N sequences per configuration, `MODEL_SEED=S` only that of one seed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(unreachable_pub)]
 
@@ -37,7 +39,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 fn each_name_has_the_versions_that_users_had() {
     let mut failures = Vec::new();
     for options in configurations() {
-        for seed in seeds(40) {
+        for seed in seeds(20) {
             let mut world = World::new(seed, options);
             for step in 0..80 {
                 let op = world.next();
@@ -100,7 +102,7 @@ fn report(mut failures: Vec<(usize, String)>) {
 fn errors_change_neither_the_tree_nor_its_history() {
     let mut failures = Vec::new();
     for options in fault_configurations() {
-        for (seed, errno) in seeds(8).flat_map(|seed| [(seed, Errno::IO), (seed, Errno::NOSPC)]) {
+        for (seed, errno) in seeds(4).flat_map(|seed| [(seed, Errno::IO), (seed, Errno::NOSPC)]) {
             'steps: for step in 0..STEPS {
                 for at in 1.. {
                     let mut world = prepare(seed, options, step);
@@ -164,7 +166,7 @@ fn check_after_crash(world: &mut World, candidates: [Model; 2]) -> Result<(), St
 fn after_a_crash_an_operation_is_complete_or_had_no_effect() {
     let mut failures = Vec::new();
     for options in fault_configurations() {
-        for seed in seeds(8) {
+        for seed in seeds(4) {
             'steps: for step in 0..STEPS {
                 for at in 1.. {
                     let mut world = prepare(seed, options, step);
