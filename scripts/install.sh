@@ -155,6 +155,7 @@ do_install() {
 	ln -sfn strata "$DESTDIR$PREFIX/bin/unionctl"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/uniondbg"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
+	ln -sfn strata "$DESTDIR$PREFIX/bin/versionctl"
 	# fsck(8) searches /sbin.
 	ln -sfn "$program" "$DESTDIR$SBINDIR/fsck.unionfs"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/snapmerge"
@@ -188,10 +189,10 @@ do_uninstall() {
 	done
 	if is_ours "$DESTDIR$SBINDIR/fsck.unionfs"; then rm -f "$DESTDIR$SBINDIR/fsck.unionfs"; fi
 	rm -f "$DESTDIR$man/man8/fsck.unionfs.8"
-	for name in unionctl uniondbg usenetctl snapmerge; do
+	for name in unionctl uniondbg usenetctl versionctl snapmerge; do
 		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
 	done
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,uniondbg,usenetctl,snapmerge}{,-*}.1 \
+	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,uniondbg,usenetctl,versionctl,snapmerge}{,-*}.1 \
 		"$DESTDIR$PREFIX/include/strata_layer.h" \
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \

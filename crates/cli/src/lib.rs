@@ -8,6 +8,7 @@
 //! * `fsck.unionfs` is the same as `strata fsck`: module [`mod@fsck`].
 //! * `snapmerge` is the same as `strata snapmerge`: module [`snapmerge`].
 //! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
+//! * `versionctl` is the same as `strata versions`: module [`versionctl`].
 //!
 //! A mount passes through these modules:
 //!
@@ -85,6 +86,7 @@ pub mod unionctl;
 pub mod uniondbg;
 pub mod usenetctl;
 pub mod users;
+pub mod versionctl;
 pub mod views;
 
 use options::Type;
@@ -101,6 +103,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
     if usenetctl::is_called(program) {
         return usenetctl::run(args).into();
+    }
+    if versionctl::is_called(program) {
+        return versionctl::run(args).into();
     }
     if unionctl::is_called(program) {
         return unionctl::run(args).into();

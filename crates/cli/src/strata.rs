@@ -9,7 +9,7 @@ use crate::options::Type;
 use crate::tool::{print, show_again};
 use crate::{
     check, commit, control, debug, diff, export, fsck, helper, import, lower, man, sandbox, snapmerge, stats, sync,
-    unionctl, uniondbg, usenetctl, views,
+    unionctl, uniondbg, usenetctl, versionctl, views,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -289,6 +289,13 @@ enum Command {
         #[command(subcommand)]
         command: usenetctl::Command,
     },
+    /// See, compare and restore old versions of files on versionfs (same as versionctl).
+    #[command(after_help = versionctl::HELP)]
+    Versions {
+        /// What to do.
+        #[command(subcommand)]
+        command: versionctl::Command,
+    },
     /// Print a shell's completion script.
     Completions {
         /// The shell.
@@ -392,6 +399,7 @@ fn execute(command: &Command) -> Exit {
         // It has exit statuses of its own: see `run`.
         Command::Fsck { .. } => Ok(()),
         Command::Usenet { command } => usenetctl::execute(command),
+        Command::Versions { command } => return versionctl::run_as_subcommand(command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "strata", &mut script);
@@ -472,6 +480,7 @@ fn write_pages(dir: &Path) -> Result<(), Failure> {
     clap_mangen::generate_to(unionctl::command(), dir).map_err(refuse)?;
     clap_mangen::generate_to(uniondbg::command(), dir).map_err(refuse)?;
     clap_mangen::generate_to(usenetctl::command(), dir).map_err(refuse)?;
+    clap_mangen::generate_to(versionctl::command(), dir).map_err(refuse)?;
     let mut page = Vec::new();
     clap_mangen::Man::new(fsck::command()).section("8").render(&mut page).map_err(refuse)?;
     std::fs::write(dir.join("fsck.unionfs.8"), page).map_err(refuse)?;

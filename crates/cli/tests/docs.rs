@@ -165,6 +165,7 @@ run_the_commands_of! {
     commands_of_uniondbg: "docs/uniondbg.md",
     commands_of_unionfs: "docs/unionfs.md",
     commands_of_usenetfs: "docs/usenetfs.md",
+    commands_of_versionctl: "docs/versionctl.md",
     commands_of_views: "docs/views.md",
     commands_of_wrapfs: "docs/wrapfs.md",
     commands_of_zstd: "docs/zstd.md",

@@ -92,10 +92,12 @@ impl Head<'_> {
     pub(crate) fn sets(&self, cx: &Cx<'_>, nlink: u32) -> Result<Option<HeadSets>> {
         let Some(place) = self.place(cx)? else { return Ok(None) };
         let own = self.core.set_of_name(&place.dir, &place.name);
-        if self.lower.kind() == Kind::Directory {
+        if self.lower.kind() != Kind::Regular {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
-        let is_linked = nlink > 1 || own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
+        let is_known = own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
+        // Loading the set may have removed a second name that a crash had left in the store.
+        let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1);
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
     }

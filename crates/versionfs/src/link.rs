@@ -20,35 +20,33 @@ impl VersionVnode {
             return Err(Errno::NOENT);
         }
         cx.require_blocking()?;
+        if self.lower.lookup(cx, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
         let mut session = target.inode.session(cx)?;
         target.end_delay(cx, &mut session)?;
+        if target.lower.getattr(cx)?.nlink > 1 {
+            target.head().sets(cx, 2)?;
+        }
         let before = target.lower.getattr(cx)?;
         let server = self.core.server(cx);
         let first = if before.nlink == 1 { target.head().place(cx)? } else { None };
-        let mut made = None;
         if let Some(place) = &first {
             let own = self.core.set_of_name(&place.dir, &place.name);
             let locked = own.lock(&self.core, &server)?;
             if !locked.is_linked(&link_stem(&*target.lower)) {
-                made = target.head().close(cx, locked, &own, Cause::Link)?;
+                // If the link fails, the set has one version more, of the content that it had.
+                target.head().close(cx, locked, &own, Cause::Link)?;
                 session.active = None;
             }
         }
-        let join = || {
-            if self.lower.lookup(cx, name)?.is_some() {
-                return Err(Errno::EXIST);
+        if before.nlink > 0 {
+            if let Some(place) = &first {
+                target.join(cx, &place.dir, &place.name, false)?;
             }
-            if before.nlink > 0 {
-                if let Some(place) = &first {
-                    target.join(cx, &place.dir, &place.name, false)?;
-                }
-                target.join(cx, &self.lower, name.as_bytes(), true)?;
-            }
-            self.lower.link(cx, name, &target.lower)
-        };
-        let entry = join().inspect_err(|_| {
-            target.head().take_back(cx, Some(&mut session), made, Errno::CANCELED);
-        })?;
+            target.join(cx, &self.lower, name.as_bytes(), true)?;
+        }
+        let entry = self.lower.link(cx, name, &target.lower)?;
         drop(session);
         Ok(self.wrap_new(name, entry))
     }

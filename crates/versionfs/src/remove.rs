@@ -84,7 +84,11 @@ impl VersionVnode {
     pub(crate) fn prepare_removal(&self, cx: &Cx<'_>, cause: Cause) -> Result<Removal<'_>> {
         let mut session = self.inode.session(cx)?;
         if self.lower.kind() != Kind::Regular {
-            let attr = self.lower.getattr(cx)?;
+            let mut attr = self.lower.getattr(cx)?;
+            if attr.nlink > 1 {
+                self.head().sets(cx, attr.nlink)?;
+                attr = self.lower.getattr(cx)?;
+            }
             let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };
             return Ok(Removal { fate, attr, made: None, session });
         }
@@ -92,7 +96,11 @@ impl VersionVnode {
             cx.require_blocking()?;
             self.end_delay(cx, &mut session)?;
         }
-        let attr = self.lower.getattr(cx)?;
+        let mut attr = self.lower.getattr(cx)?;
+        if attr.nlink > 1 {
+            self.head().sets(cx, attr.nlink)?;
+            attr = self.lower.getattr(cx)?;
+        }
         if attr.nlink > 1 {
             return Ok(Removal { fate: Fate::Named, attr, made: None, session });
         }

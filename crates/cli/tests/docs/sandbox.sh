@@ -57,6 +57,7 @@ ln -sf strata /usr/local/bin/unionctl
 ln -sf strata /usr/local/bin/uniondbg
 ln -sf strata /usr/local/bin/fsck.unionfs
 ln -sf strata /usr/local/bin/usenetctl
+ln -sf strata /usr/local/bin/versionctl
 ln -sf strata /usr/local/bin/snapmerge
 for type in $(/run/docs/strata layers --names); do
 	ln -sf /usr/local/bin/strata "/sbin/mount.$type"

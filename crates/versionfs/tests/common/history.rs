@@ -371,7 +371,7 @@ impl Model {
         let ino = self.node(dir).entries[name];
         self.end_delay(ino);
         let kind = self.node(ino).kind;
-        if kind == Kind::Directory || (kind == Kind::Regular && !self.node(ino).is_linked) {
+        if kind != Kind::Regular || !self.node(ino).is_linked {
             self.push_to(Key::Name(dir, name.to_vec()), ino, Cause::Rename, self.current(ino), false);
         }
     }

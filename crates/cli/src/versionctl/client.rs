@@ -1,0 +1,259 @@
+//! Commands to the layer versionfs, sent to a directory.
+
+use super::reply::{self, List, Named, Version, escape, time_field};
+use super::text::shown;
+use crate::channel;
+use crate::exit::Failure;
+use crate::host_dir::reason;
+use fuse::control::Error;
+use jiff::Timestamp;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Largest number of parts of one reply, against a server that never ends.
+const MAX_PARTS: usize = 1_000_000;
+
+/// A directory of the mount, as it is now or as it was.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    fd: OwnedFd,
+    /// Its path in messages.
+    pub(crate) path: PathBuf,
+    /// Whether this is an old version, which can't be changed.
+    pub(crate) is_old: bool,
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Dir {
+    /// Opens a directory as it is now.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
+        let fd = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
+        Ok(Self { fd, path: path.to_owned(), is_old: false })
+    }
+
+    /// Opens a directory in this one. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// Those of openat(2).
+    pub(crate) fn child(&self, name: &[u8]) -> Result<Self, Errno> {
+        let fd = rustix::fs::openat(self, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { fd, path: self.path_of(name), is_old: self.is_old })
+    }
+
+    /// Returns the path of an entry.
+    pub(crate) fn path_of(&self, name: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = std::ffi::OsStr::from_bytes(name);
+        if self.path == Path::new(".") { name.into() } else { self.path.join(name) }
+    }
+
+    /// Returns the attributes of an entry, if it exists.
+    ///
+    /// # Errors
+    /// Those of fstatat(2).
+    pub(crate) fn stat(&self, name: &[u8]) -> Result<Option<Stat>, Failure> {
+        match rustix::fs::statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(at(&self.path_of(name), errno)),
+        }
+    }
+
+    fn send(&self, command: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
+        channel::call_on(self, command, input)
+    }
+
+    /// Sends a command about an entry.
+    ///
+    /// # Errors
+    /// Names the entry and the reason.
+    pub(crate) fn command(&self, word: &str, name: &[u8], rest: &[&[u8]]) -> Result<Vec<u8>, Failure> {
+        let mut input = escape(name);
+        for field in rest {
+            input.push(b' ');
+            input.extend_from_slice(field);
+        }
+        let command = format!("versionfs.{word}");
+        self.send(&command, &input).map_err(|error| failure(&self.path_of(name), &command, error))
+    }
+
+    /// Sends a command about the mount.
+    ///
+    /// # Errors
+    /// Names the directory and the reason.
+    pub(crate) fn plain(&self, word: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
+        let command = format!("versionfs.{word}");
+        self.send(&command, input).map_err(|error| failure(&self.path, &command, error))
+    }
+
+    fn garbled(&self, command: &str) -> Failure {
+        failure(&self.path, command, Error::Garbled)
+    }
+
+    /// Returns the versions of a name, oldest first; `None` if there never was such a file.
+    ///
+    /// # Errors
+    /// Not on versionfs, or no permission to read old versions.
+    pub(crate) fn list(&self, name: &[u8]) -> Result<Option<List>, Failure> {
+        const COMMAND: &str = "versionfs.list";
+        let mut whole: Option<List> = None;
+        let mut input = escape(name);
+        for _ in 0..MAX_PARTS {
+            let bytes = match self.send(COMMAND, &input) {
+                Ok(bytes) => bytes,
+                Err(Error::Refused(Errno::NOENT)) => return Ok(whole),
+                Err(error) => return Err(failure(&self.path_of(name), COMMAND, error)),
+            };
+            let part = reply::list(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
+            let more = part.more;
+            let list = whole.get_or_insert(List { versions: Vec::new(), more: None, ..part });
+            list.versions.extend(part.versions);
+            let Some(next) = more else { return Ok(whole) };
+            input = [&*escape(name), b" ", next.to_string().as_bytes()].concat();
+        }
+        Err(self.garbled(COMMAND))
+    }
+
+    /// Returns all names that have versions, also removed ones.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn names(&self) -> Result<Vec<Named>, Failure> {
+        const COMMAND: &str = "versionfs.names";
+        let (mut all, mut after) = (Vec::new(), Vec::new());
+        for _ in 0..MAX_PARTS {
+            let bytes = self.send(COMMAND, &after).map_err(|error| failure(&self.path, COMMAND, error))?;
+            let (part, more) = reply::names(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
+            all.extend(part);
+            let Some(next) = more else { return Ok(all) };
+            after = escape(&next);
+        }
+        Err(self.garbled(COMMAND))
+    }
+
+    /// Returns the name under which an old version can be opened, for some seconds.
+    pub(crate) fn token(&self, name: &[u8], number: u64) -> Result<Vec<u8>, Failure> {
+        let token = self.command("open", name, &[number.to_string().as_bytes()])?;
+        Ok(token.trim_ascii_end().to_vec())
+    }
+
+    /// Opens an old version of a file, for reading.
+    ///
+    /// # Errors
+    /// Names the file and the reason.
+    pub(crate) fn version(&self, name: &[u8], version: &Version) -> Result<OwnedFd, Failure> {
+        let token = self.token(name, version.number)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        rustix::fs::openat(self, token, flags, Mode::empty()).map_err(|errno| self.old(name, version, errno))
+    }
+
+    /// Returns the target of an old version of a symbolic link.
+    ///
+    /// # Errors
+    /// Names the link and the reason.
+    pub(crate) fn link_target(&self, name: &[u8], version: &Version) -> Result<Vec<u8>, Failure> {
+        let token = self.token(name, version.number)?;
+        let target = rustix::fs::readlinkat(self, token, Vec::new());
+        target.map(std::ffi::CString::into_bytes).map_err(|errno| self.old(name, version, errno))
+    }
+
+    /// Opens an old version of a directory.
+    ///
+    /// # Errors
+    /// Names the directory and the reason.
+    pub(crate) fn old_dir(&self, name: &[u8], version: &Version) -> Result<Self, Failure> {
+        let token = self.token(name, version.number)?;
+        let opened = rustix::fs::openat(self, token, DIRECTORY, Mode::empty());
+        let fd = opened.map_err(|errno| self.old(name, version, errno))?;
+        Ok(Self { fd, path: self.path_of(name), is_old: true })
+    }
+
+    /// Opens this directory as it was, with everything in it.
+    ///
+    /// # Errors
+    /// Names the directory and the reason.
+    pub(crate) fn at(&self, time: Timestamp) -> Result<Self, Failure> {
+        let token = self.plain("at", time_field(time).as_bytes())?;
+        let opened = rustix::fs::openat(self, token.trim_ascii_end(), DIRECTORY, Mode::empty());
+        let fd = opened.map_err(|errno| at(&self.path, errno))?;
+        Ok(Self { fd, path: self.path.clone(), is_old: true })
+    }
+
+    fn old(&self, name: &[u8], version: &Version, errno: Errno) -> Failure {
+        let path = shown(&self.path_of(name));
+        Failure::mount(format!("{path}: version {}: {}", version.number, reason(errno)))
+    }
+}
+
+/// Returns the failure of a system call on a path.
+pub(crate) fn at(path: &Path, errno: Errno) -> Failure {
+    let line = format!("{}: {}", shown(path), reason(errno));
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::NAMETOOLONG => {
+            Failure::usage(line)
+        }
+        _ => Failure::mount(line),
+    }
+}
+
+/// Returns the failure of a command.
+fn failure(path: &Path, command: &str, error: Error) -> Failure {
+    let name = shown(path);
+    match error {
+        Error::Foreign | Error::Refused(Errno::NOTTY | Errno::OPNOTSUPP) => Failure::mount(format!(
+            "{name}: not in a mount with versionfs, or its server does not know {command}; mount -t versionfs DIR MNT"
+        )),
+        Error::Refused(Errno::NOENT) => Failure::usage(format!("{name}: no such version; see versionctl log")),
+        Error::Refused(Errno::ACCESS) => {
+            Failure::usage(format!("{name}: you may not read old versions of it; see versionctl policy explain"))
+        }
+        Error::Refused(Errno::PERM) => {
+            Failure::usage(format!("{name}: you may not change its versions; see versionctl policy explain"))
+        }
+        Error::Refused(Errno::INVAL) => Failure::usage(format!("{name}: {command}: the server refused the arguments")),
+        error => channel::failure(path, command, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn failures_name_the_path_and_what_to_do() {
+        for (error, exit, part) in [
+            (Error::Foreign, Exit::Mount, "mount -t versionfs"),
+            (Error::Refused(Errno::NOTTY), Exit::Mount, "versionfs.list"),
+            (Error::Refused(Errno::NOENT), Exit::Usage, "versionctl log"),
+            (Error::Refused(Errno::ACCESS), Exit::Usage, "may not read"),
+            (Error::Refused(Errno::PERM), Exit::Usage, "may not change"),
+            (Error::Channel(Errno::NOTCONN), Exit::Mount, "umount -l"),
+        ] {
+            let failure = failure(Path::new("/m/f"), "versionfs.list", error);
+            assert!(failure.exit == exit && failure.reason.starts_with("/m/f: "), "{failure}");
+            assert!(failure.reason.contains(part), "{failure}");
+        }
+    }
+
+    #[test]
+    fn outside_of_a_mount_every_command_fails() {
+        let dir = Dir::open(Path::new("/")).unwrap();
+        assert_eq!(dir.list(b"etc").unwrap_err().exit, Exit::Mount);
+        assert_eq!(dir.names().unwrap_err().exit, Exit::Mount);
+        assert!(dir.stat(b"no such file").unwrap().is_none());
+        assert_eq!(dir.path_of(b"x"), Path::new("/x"));
+    }
+}

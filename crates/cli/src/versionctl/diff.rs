@@ -1,0 +1,206 @@
+//! `versionctl diff` and `versionctl cat`.
+
+use super::args::{Chosen, Now, choose};
+use super::place::Place;
+use super::reply::{Kind, List};
+use super::text::shown;
+use super::{client, when};
+use crate::exit::{Exit, Failure};
+use crate::tool::print;
+use rustix::fs::{Mode, OFlags};
+use similar::{ChangeTag, TextDiff};
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+/// Files of more than this many bytes are not compared line by line.
+const LIMIT: u64 = 16 << 20;
+/// A file with a NUL in its first bytes is binary.
+const BEGIN: usize = 8000;
+/// Time after which a less exact difference is accepted.
+const PATIENCE: Duration = Duration::from_secs(5);
+const COPY: usize = 128 * 1024;
+
+/// Prints the difference of two versions. Returns the exit status of diff(1).
+///
+/// # Errors
+/// Names the file and the reason.
+pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: bool, now: &Now) -> Result<Exit, Failure> {
+    let (place, list) = Place::with_history(path)?;
+    let from = match from {
+        Some(text) => choose(&place, &list, text, now)?,
+        None => newest(&place, &list)?,
+    };
+    let to = to.map_or(Ok(Chosen::Head), |text| choose(&place, &list, text, now))?;
+    let (old, new) = (load(&place, &list, &from)?, load(&place, &list, &to)?);
+    let title = |chosen: &Chosen| match chosen {
+        Chosen::Version(v) => format!("{}\tversion {}, until {}", shown(path), v.number, when::local(v.died, &now.0)),
+        Chosen::Head if list.set.head == Kind::None => "/dev/null".to_owned(),
+        Chosen::Head => format!("{}\thead", shown(path)),
+    };
+    let text = match (old, new) {
+        (Some(old), Some(new)) => unified(&old, &new, &title(&from), &title(&to), colour),
+        _ => format!("{}: the versions are too large to compare line by line\n", shown(path)).into_bytes(),
+    };
+    let exit = if text.is_empty() { Exit::Success } else { Exit::DIFFERENT };
+    print(text)?;
+    Ok(exit)
+}
+
+fn newest(place: &Place, list: &List) -> Result<Chosen, Failure> {
+    let newest = list.versions.iter().rev().find(|version| !version.is_renamed());
+    let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
+    newest.cloned().map(Chosen::Version).ok_or_else(none)
+}
+
+/// Opens what is selected, for reading.
+///
+/// # Errors
+/// Names the file and the reason.
+pub(crate) fn open(place: &Place, chosen: &Chosen) -> Result<File, Failure> {
+    match chosen {
+        Chosen::Version(version) => Ok(place.dir.version(&place.name, version)?.into()),
+        Chosen::Head => {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+            let opened = rustix::fs::openat(&place.dir, &*place.name, flags, Mode::empty());
+            opened.map(File::from).map_err(|errno| client::at(&place.path(), errno))
+        }
+    }
+}
+
+/// Returns the bytes of what is selected, those of a link's target, nothing for a removed head, or
+/// `None` if it is too large.
+fn load(place: &Place, list: &List, chosen: &Chosen) -> Result<Option<Vec<u8>>, Failure> {
+    let kind = match chosen {
+        Chosen::Version(version) => version.kind,
+        Chosen::Head => list.set.head,
+    };
+    match (kind, chosen) {
+        (Kind::None, _) => return Ok(Some(Vec::new())),
+        (Kind::Symlink, Chosen::Version(version)) => return place.dir.link_target(&place.name, version).map(Some),
+        (Kind::Symlink, Chosen::Head) => {
+            let target = rustix::fs::readlinkat(&place.dir, &*place.name, Vec::new());
+            let target = target.map_err(|errno| client::at(&place.path(), errno))?;
+            return Ok(Some(target.into_bytes()));
+        }
+        (Kind::File, _) => {}
+        _ => return Err(Failure::usage(format!("{}: a {}, not a file", shown(&place.path()), kind.word()))),
+    }
+    read_up_to(&open(place, chosen)?, LIMIT).map_err(|error| unreadable(place, &error))
+}
+
+/// Returns the bytes of a file, or `None` if there are more than `limit`.
+pub(crate) fn read_up_to(file: &File, limit: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= limit).then_some(bytes))
+}
+
+fn unreadable(place: &Place, error: &std::io::Error) -> Failure {
+    Failure::mount(format!("{}: can't be read: {error}", shown(&place.path())))
+}
+
+/// Whether the bytes are not text.
+pub(crate) fn is_binary(bytes: &[u8]) -> bool {
+    bytes.iter().take(BEGIN).any(|byte| *byte == 0)
+}
+
+/// Returns the difference in unified format; nothing if there is none.
+pub(crate) fn unified(old: &[u8], new: &[u8], old_title: &str, new_title: &str, colour: bool) -> Vec<u8> {
+    if old == new {
+        return Vec::new();
+    }
+    if is_binary(old) || is_binary(new) {
+        let name = |title: &str| title.replace('\t', ", ");
+        return format!("Binary files {} and {} differ\n", name(old_title), name(new_title)).into_bytes();
+    }
+    let (red, green, cyan, bold, plain) =
+        if colour { ("\x1b[31m", "\x1b[32m", "\x1b[36m", "\x1b[1m", "\x1b[m") } else { ("", "", "", "", "") };
+    let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(old, new);
+    let mut out = format!("{bold}--- {old_title}{plain}\n{bold}+++ {new_title}{plain}\n").into_bytes();
+    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
+        out.extend(format!("{cyan}{}{plain}\n", hunk.header()).into_bytes());
+        for change in hunk.iter_changes() {
+            let (begin, sign) = match change.tag() {
+                ChangeTag::Delete => (red, '-'),
+                ChangeTag::Insert => (green, '+'),
+                ChangeTag::Equal => ("", ' '),
+            };
+            let line = change.value();
+            let body = line.strip_suffix(b"\n").unwrap_or(line);
+            out.extend(format!("{begin}{sign}").into_bytes());
+            // On a terminal, a line must not move, hide or change others.
+            if colour {
+                out.extend(crate::change_list::harmless(body).into_bytes())
+            } else {
+                out.extend(body)
+            }
+            out.extend(if begin.is_empty() { "" } else { plain }.as_bytes());
+            out.extend(if line.ends_with(b"\n") { &b"\n"[..] } else { b"\n\\ No newline at end of file\n" });
+        }
+    }
+    out
+}
+
+/// Prints a version.
+///
+/// # Errors
+/// Names the file and the reason.
+pub(crate) fn cat(path: &Path, which: &str, now: &Now) -> Result<(), Failure> {
+    let (place, list) = Place::with_history(path)?;
+    let chosen = choose(&place, &list, which, now)?;
+    let kind = match &chosen {
+        Chosen::Version(version) => version.kind,
+        Chosen::Head => list.set.head,
+    };
+    if kind == Kind::Symlink {
+        return print(load(&place, &list, &chosen)?.unwrap_or_default());
+    }
+    if kind != Kind::File {
+        return Err(Failure::usage(format!("{}: a {}, not a file", shown(path), kind.word())));
+    }
+    let mut file = open(&place, &chosen)?;
+    let mut out = std::io::stdout().lock();
+    let mut buffer = vec![0; COPY];
+    loop {
+        let got = file.read(&mut buffer).map_err(|error| unreadable(&place, &error))?;
+        let Some(bytes) = buffer.get(..got).filter(|bytes| !bytes.is_empty()) else { break };
+        match out.write_all(bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|error| Failure::system(format!("can't write to standard output: {error}")))?,
+        }
+    }
+    drop(out);
+    print(b"")
+}
+
+/// Whether output is coloured.
+pub(crate) fn wants_colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_unified() {
+        let diff = |old: &[u8], new: &[u8]| String::from_utf8(unified(old, new, "a\tone", "b\ttwo", false)).unwrap();
+        assert_eq!(diff(b"x\n", b"x\n"), "");
+        assert_eq!(
+            diff(b"x\ny\n", b"x\nz"),
+            "--- a\tone\n+++ b\ttwo\n@@ -1,2 +1,2 @@\n x\n-y\n+z\n\\ No newline at end of file\n"
+        );
+        assert_eq!(diff(b"", b"new\n"), "--- a\tone\n+++ b\ttwo\n@@ -0,0 +1 @@\n+new\n");
+        assert_eq!(diff(b"\0", b"x"), "Binary files a, one and b, two differ\n");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_and_text_can_not_add_any() {
+        let text = String::from_utf8(unified(b"a\n", b"\x1b[2J\xff\n", "a", "b", true)).unwrap();
+        assert!(text.contains("\x1b[31m-a\x1b[m\n") && text.contains("+\\u{1b}[2J\\xff\x1b[m"), "{text:?}");
+        let raw = unified(b"a\n", b"\xff\n", "a", "b", false);
+        assert!(raw.ends_with(b"+\xff\n"));
+    }
+}

@@ -1,0 +1,397 @@
+//! `versionctl`, or `strata versions`: the history of files on versionfs.
+//!
+//! | concept | file |
+//! |---|---|
+//! | commands to the layer; replies | `client`, `reply` |
+//! | a path, also of what was removed | `place` |
+//! | times and tags; versions by number, time or tag | `when`, `args` |
+//! | events in a tree, what undoes them | `history` |
+//! | writing an old state to its place | `put` |
+//! | subcommands | `log`, `diff`, `restore`, `manage`, `usage`, `browse` |
+//! | names, users and columns as text | `text` |
+
+mod args;
+mod browse;
+mod client;
+mod diff;
+mod history;
+mod log;
+mod manage;
+mod place;
+mod put;
+mod reply;
+mod restore;
+mod text;
+mod usage;
+mod when;
+
+use crate::exit::{Exit, Failure};
+use crate::tool;
+use args::Now;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+/// See, compare and restore old versions of files (versionfs).
+#[derive(Debug, Parser)]
+#[command(name = "versionctl", version, arg_required_else_help = true, after_help = HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The end of the help.
+pub const HELP: &str = "\
+A version is selected by its number, by a time or by a tag. Times: '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', \
+RFC 3339, @GMT-2026.11.23-10.00.00. Files may be removed, and directories above them, too.
+
+Examples:
+  versionctl log report.txt               its versions: when, who, which program, what
+  versionctl diff report.txt              what the last change changed
+  versionctl cat report.txt '2h ago'      as it was then
+  versionctl restore report.txt           the state before the last change; again: back
+  versionctl restore src --at 14:00       a directory as it was
+  versionctl restore --session 4711 -n    what restoring all changes of a session would do
+  versionctl browse                       walk back through a directory
+
+Exit status: 0 success; 1 wrong arguments, no such version, or no permission; 2 a system error; \
+5 some files were not restored; 32 not a mount with versionfs, or a file can't be read or written. \
+versionctl diff: 0 no difference, 1 a difference, 2 failure.";
+
+const LOG_HELP: &str = "\
+Each line is a version and the change that ended it. Of a directory: what happened in it, newest first.
+
+Examples:
+  versionctl log report.txt
+  versionctl log -r --since '1h ago' --process rm .
+  versionctl log --json --user alice src
+
+Exit status: 0 success; 1 no such file, or no permission; 32 not a mount with versionfs.";
+
+const DIFF_HELP: &str = "\
+Examples:
+  versionctl diff report.txt          the newest version and the present state
+  versionctl diff report.txt 3 5
+  versionctl diff report.txt monday head
+
+Exit status: 0 no difference; 1 a difference; 2 failure.";
+
+const CAT_HELP: &str = "\
+Examples:
+  versionctl cat report.txt 3
+  versionctl cat report.txt 'yesterday 14:00' | less
+
+Exit status: 0 success; 1 no such version, or no permission; 32 it can't be read.";
+
+const RESTORE_HELP: &str = "\
+The present state becomes a version, so a restore can be undone by a restore. Mode, owner, extended attributes and time of \
+modification are restored as far as this user may set them.
+
+Examples:
+  versionctl restore report.txt                      the newest version
+  versionctl restore report.txt 3 --to old.txt       to another file
+  versionctl restore project                         a removed directory, with what was removed with it
+  versionctl restore project --at monday             a directory as it was at a tag
+  versionctl restore --all --at '10m ago' --delete   the whole mount, exactly
+  versionctl restore --process install.sh -n .       what undoing all that a program did would restore
+  versionctl restore --since 14:00 --until 15:00 .   everything that changed in that hour
+
+Undoing leaves a file alone that others have changed since, unless --force is given. Files that did not exist before stay.
+
+Exit status: 0 success; 1 no such version, or no permission; 5 some files were not restored; \
+32 a file can't be read or written.";
+
+const DISCARD_HELP: &str = "\
+Discarded versions can't be restored. Older versions stay complete. On a terminal, the command asks.
+
+Examples:
+  versionctl discard secrets.txt 3 4
+
+Exit status: 0 success; 1 no such version, no permission, or the answer was no; 32 not a mount with versionfs.";
+
+const TAG_HELP: &str = "\
+Examples:
+  versionctl tag before-upgrade
+  versionctl tag monday --at '2026-11-23 09:00'
+  versionctl restore --all --at before-upgrade
+
+Exit status: 0 success; 1 no such tag, wrong name, or no permission; 32 not a mount with versionfs.";
+
+const PIN_HELP: &str = "\
+Examples:
+  versionctl pin report.txt 3
+  versionctl annotate report.txt 3 'as sent to the printer'
+
+Exit status: 0 success; 1 no such version, or no permission; 32 not a mount with versionfs.";
+
+const DU_HELP: &str = "\
+Examples:
+  versionctl du
+  versionctl du --json /home/alice
+
+Exit status: 0 success; 1 no such directory, or no permission; 32 not a mount with versionfs.";
+
+const BROWSE_HELP: &str = "\
+Keys: left and right walk through time, up and down through the directory, Enter opens a directory, Backspace leaves it, \
+d switches between the content and the difference from now, PageUp and PageDown scroll, r restores, q quits.
+
+Exit status: 0 success; 1 no such directory, or no permission; 2 not a terminal; 32 not a mount with versionfs.";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the versions of a file, or what happened in a directory.
+    #[command(after_help = LOG_HELP)]
+    Log {
+        /// What to list.
+        #[command(flatten)]
+        args: args::LogArgs,
+    },
+    /// Compare two versions of a file. Default: the newest version and the present state.
+    #[command(after_help = DIFF_HELP)]
+    Diff {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The older version: a number, time or tag.
+        from: Option<String>,
+        /// The newer version: a number, time or tag, or head.
+        to: Option<String>,
+    },
+    /// Print a version of a file.
+    #[command(after_help = CAT_HELP)]
+    Cat {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The version: a number, time or tag.
+        version: String,
+    },
+    /// Restore files and directories, also removed ones.
+    #[command(after_help = RESTORE_HELP)]
+    Restore {
+        /// What to restore.
+        #[command(flatten)]
+        args: restore::RestoreArgs,
+    },
+    /// Give the present state of the mount, or that at a time, a name.
+    #[command(after_help = TAG_HELP)]
+    Tag {
+        /// The name.
+        name: String,
+        /// The time. Default: now.
+        #[arg(long, value_name = "TIME")]
+        at: Option<String>,
+        /// Any directory in the mount.
+        #[arg(long, default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Remove a tag.
+    #[command(after_help = TAG_HELP)]
+    Untag {
+        /// The name.
+        name: String,
+        /// Any directory in the mount.
+        #[arg(long, default_value = ".")]
+        dir: PathBuf,
+    },
+    /// List the tags.
+    #[command(after_help = TAG_HELP)]
+    Tags {
+        /// Any directory in the mount.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Keep a version, whatever the policy says.
+    #[command(after_help = PIN_HELP)]
+    Pin {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The number of the version.
+        version: u64,
+    },
+    /// Keep a version no longer than the policy says.
+    #[command(after_help = PIN_HELP)]
+    Unpin {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The number of the version.
+        version: u64,
+    },
+    /// Give a version a note.
+    #[command(after_help = PIN_HELP)]
+    Annotate {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The number of the version.
+        version: u64,
+        /// The note; an empty one removes it.
+        text: OsString,
+    },
+    /// Discard versions for good.
+    #[command(after_help = DISCARD_HELP)]
+    Discard {
+        /// The file; it may be removed.
+        path: PathBuf,
+        /// The numbers of the versions.
+        #[arg(required = true)]
+        versions: Vec<u64>,
+        /// Do not ask.
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Show the space that history takes, by directory and by format.
+    #[command(after_help = DU_HELP)]
+    Du {
+        /// The directory.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Walk back through a directory on the terminal.
+    #[command(after_help = BROWSE_HELP)]
+    Browse {
+        /// The directory.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Discard what the policies no longer keep, now.
+    #[command(hide = true)]
+    Clean {
+        /// Any directory in the mount.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Convert versions to the formats of their policies, now.
+    #[command(hide = true)]
+    Convert {
+        /// Any directory in the mount.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Read the policy files again.
+    #[command(hide = true)]
+    Reload {
+        /// Any directory in the mount.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+    /// Show policies.
+    #[command(hide = true)]
+    Policy {
+        /// What to show.
+        #[command(subcommand)]
+        command: Policy,
+    },
+}
+
+/// `policy`
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Print which policy applies to a file, and why.
+    Explain {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Whether `program` is `versionctl`, in any directory.
+#[must_use]
+pub fn is_called(program: &[u8]) -> bool {
+    tool::is_called(program, "versionctl")
+}
+
+/// Returns the command-line definition, for the manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs `versionctl` and returns its exit status.
+#[must_use]
+pub fn run(args: &[OsString]) -> Exit {
+    let mut exit = Exit::Success;
+    let failed = tool::run("versionctl", args, |cli: &Cli| {
+        exit = execute(&cli.command)?;
+        Ok(())
+    });
+    let is_diff = args.get(1).is_some_and(|word| word == "diff");
+    match failed {
+        Exit::Success => exit,
+        _ if is_diff => Exit::TROUBLE,
+        failed => failed,
+    }
+}
+
+/// Executes a subcommand.
+///
+/// # Errors
+/// Names the path and the reason.
+pub fn execute(command: &Command) -> Result<Exit, Failure> {
+    let now = Now(jiff::Zoned::now());
+    let done = match command {
+        Command::Diff { path, from, to } => {
+            let colour = diff::wants_colour();
+            return diff::run(path, from.as_deref(), to.as_deref(), colour, &now);
+        }
+        Command::Restore { args } => return restore::run(args, &now),
+        Command::Log { args } => log::run(args, &now),
+        Command::Cat { path, version } => diff::cat(path, version, &now),
+        Command::Tag { name, at, dir } => manage::tag(dir, name, at.as_deref(), &now),
+        Command::Untag { name, dir } => manage::untag(dir, name),
+        Command::Tags { dir, json } => manage::tags(dir, *json, &now),
+        Command::Pin { path, version } => manage::pin(path, *version, true),
+        Command::Unpin { path, version } => manage::pin(path, *version, false),
+        Command::Annotate { path, version, text } => manage::annotate(path, *version, text.as_bytes()),
+        Command::Discard { path, versions, yes } => manage::discard(path, versions, *yes),
+        Command::Du { dir, json } => usage::run(dir, *json),
+        Command::Browse { dir } => browse::run(dir, &now),
+        Command::Clean { dir } => manage::plain(dir, "clean"),
+        Command::Convert { dir } => manage::plain(dir, "convert"),
+        Command::Reload { dir } => manage::plain(dir, "reload"),
+        Command::Policy { command: Policy::Explain { path } } => manage::explain(path),
+    };
+    done.map(|()| Exit::Success)
+}
+
+/// Executes a subcommand of `strata versions` and returns its exit status.
+#[must_use]
+pub fn run_as_subcommand(command: &Command) -> Exit {
+    execute(command).unwrap_or_else(|failure| {
+        let _ = writeln!(std::io::stderr(), "strata: {failure}");
+        if matches!(command, Command::Diff { .. }) { Exit::TROUBLE } else { failure.exit }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+        assert!(is_called(b"/usr/bin/versionctl") && !is_called(b"strata"));
+        let parse = |words: &[&str]| Cli::try_parse_from([&["versionctl"], words].concat()).is_ok();
+        assert!(parse(&["restore", "--all", "--at", "2h ago"]) && !parse(&["restore", "--all"]));
+        assert!(parse(&["restore", "--", "-file"]) && parse(&["restore", "--pid", "5"]) && !parse(&["restore"]));
+        assert!(
+            !parse(&["restore", "f", "3", "--at", "now"]) && !parse(&["discard", "f"]) && !parse(&["pin", "f", "x"])
+        );
+    }
+
+    #[test]
+    fn outside_of_a_mount_the_status_says_so() {
+        let status =
+            |words: &[&str]| run(&[&["versionctl"], words].concat().iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(status(&["log", "/etc/passwd"]), Exit::Mount);
+        assert_eq!(status(&["diff", "/etc/passwd"]), Exit::TROUBLE);
+        assert_eq!(status(&["restore", "/no such directory/x"]), Exit::Mount);
+        assert_eq!(status(&["restore", "/etc", "--pid", "1", "--at", "now"]), Exit::Usage);
+        assert_eq!(status(&["tag", "12"]), Exit::Usage);
+    }
+}

@@ -1,0 +1,295 @@
+//! Parsing of the replies of versionfs, and the escapes of names in them.
+//!
+//! A reply is lines of fields separated by one blank. In a field, bytes up to 0x20, 0x7f and `\`
+//! are a backslash and three octal digits.
+
+use jiff::Timestamp;
+
+/// The type of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    None,
+    File,
+    Directory,
+    Symlink,
+    Device,
+    Fifo,
+    Socket,
+}
+
+impl Kind {
+    const WORDS: [(Self, &'static str); 7] = [
+        (Self::None, "none"),
+        (Self::File, "file"),
+        (Self::Directory, "directory"),
+        (Self::Symlink, "symlink"),
+        (Self::Device, "device"),
+        (Self::Fifo, "fifo"),
+        (Self::Socket, "socket"),
+    ];
+
+    fn parse(word: &[u8]) -> Option<Self> {
+        Self::WORDS.into_iter().find(|(_, name)| name.as_bytes() == word).map(|(kind, _)| kind)
+    }
+
+    /// Returns the word for the kind in replies.
+    pub(crate) fn word(self) -> &'static str {
+        Self::WORDS.into_iter().find(|(kind, _)| *kind == self).map_or("", |(_, word)| word)
+    }
+}
+
+/// A version set: the present object under a name, and how many versions there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Set {
+    /// The present object.
+    pub(crate) head: Kind,
+    pub(crate) count: u64,
+}
+
+/// Who ended a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) uid: u32,
+    /// 0: unknown.
+    pub(crate) pid: u32,
+    /// 0: unknown.
+    pub(crate) sid: u32,
+    pub(crate) comm: Vec<u8>,
+}
+
+/// A version of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) number: u64,
+    /// How it is stored: a letter of docs/formats/version-set.md.
+    pub(crate) letter: char,
+    pub(crate) kind: Kind,
+    /// Size in bytes.
+    pub(crate) size: u64,
+    /// Space that it takes in the store, in bytes.
+    pub(crate) stored: u64,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Timestamp,
+    /// When this became the content of the file.
+    pub(crate) born: Timestamp,
+    /// When it was changed or removed.
+    pub(crate) died: Timestamp,
+    /// What ended it: `write`, `unlink`...
+    pub(crate) op: String,
+    pub(crate) by: Who,
+    /// `p` pinned, `l` landmark, `u` unfinished.
+    pub(crate) flags: String,
+    pub(crate) note: Vec<u8>,
+}
+
+impl Version {
+    /// Whether the file was like this at that time.
+    pub(crate) fn covers(&self, time: Timestamp) -> bool {
+        self.born <= time && time < self.died
+    }
+
+    /// Whether the version only says that the file was renamed to another name.
+    pub(crate) fn is_renamed(&self) -> bool {
+        self.letter == 'r'
+    }
+}
+
+/// A name of a directory with its set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) name: Vec<u8>,
+    pub(crate) set: Set,
+}
+
+/// Escapes a name for a command.
+pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    for &byte in name {
+        if byte <= 0x20 || byte == 0x7f || byte == b'\\' {
+            out.extend(format!("\\{byte:03o}").into_bytes());
+        } else {
+            out.push(byte);
+        }
+    }
+    out
+}
+
+/// Reverses [`escape`]. `None` if a backslash is not followed by three octal digits.
+pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(3)?;
+        let text = core::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
+        out.push(u8::from_str_radix(text, 8).ok()?);
+        rest = after;
+    }
+    Some(out)
+}
+
+/// Parses a field of text that is `-` if it is empty.
+fn optional(field: &[u8]) -> Option<Vec<u8>> {
+    if field == b"-" { Some(Vec::new()) } else { unescape(field) }
+}
+
+fn text(field: &[u8]) -> Option<&str> {
+    core::str::from_utf8(field).ok()
+}
+
+fn number<T: core::str::FromStr>(field: &[u8]) -> Option<T> {
+    text(field)?.parse().ok()
+}
+
+/// Parses `SEC.NNNNNNNNN`: the nanoseconds count forward, also before 1970.
+pub(crate) fn time(field: &[u8]) -> Option<Timestamp> {
+    let (sec, nsec) = text(field)?.split_once('.').unwrap_or((text(field)?, "0"));
+    let nsec: i64 = nsec.parse().ok().filter(|nsec| (0..1_000_000_000).contains(nsec))?;
+    let sec: i64 = sec.parse().ok()?;
+    // The beginning and the end of all time are out of the range of `Timestamp`.
+    let bound = if sec < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    let exact = Timestamp::from_second(sec).and_then(|whole| whole.checked_add(jiff::SignedDuration::from_nanos(nsec)));
+    Some(exact.unwrap_or(bound))
+}
+
+/// Formats a time for a command.
+pub(crate) fn time_field(time: Timestamp) -> String {
+    let nanos = time.as_nanosecond();
+    format!("{}.{:09}", nanos.div_euclid(1_000_000_000), nanos.rem_euclid(1_000_000_000))
+}
+
+fn lines(reply: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
+    reply.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| line.split(|b| *b == b' ').collect())
+}
+
+/// A reply of `versionfs.list`: one part of the versions, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct List {
+    pub(crate) set: Set,
+    pub(crate) versions: Vec<Version>,
+    /// The number to continue at, if the reply was cut.
+    pub(crate) more: Option<u64>,
+}
+
+/// Parses a reply of `versionfs.list`. Fields that a later server appends are ignored, and lines
+/// that begin with a word other than those known.
+pub(crate) fn list(reply: &[u8]) -> Option<List> {
+    let mut lines = lines(reply);
+    let first = lines.next()?;
+    let [b"set", head, _, _, count, ..] = *first else { return None };
+    let set = Set { head: Kind::parse(head)?, count: number(count)? };
+    let mut list = List { set, versions: Vec::new(), more: None };
+    for fields in lines {
+        match *fields {
+            [b"more", at, ..] => list.more = Some(number(at)?),
+            [first, ..] if !first.first().is_some_and(u8::is_ascii_digit) => {}
+            _ => list.versions.push(version(&fields)?),
+        }
+    }
+    Some(list)
+}
+
+fn version(fields: &[&[u8]]) -> Option<Version> {
+    let [n, letter, kind, size, stored, mode, uid, gid, mtime, born, died, op, by @ ..] = fields else { return None };
+    let [by_uid, pid, sid, comm, flags, note, ..] = by else { return None };
+    Some(Version {
+        number: number(n)?,
+        letter: text(letter)?.chars().next()?,
+        kind: Kind::parse(kind)?,
+        size: number(size)?,
+        stored: number(stored)?,
+        mode: u32::from_str_radix(text(mode)?, 8).ok()?,
+        uid: number(uid)?,
+        gid: number(gid)?,
+        mtime: time(mtime)?,
+        born: time(born)?,
+        died: time(died)?,
+        op: text(op)?.to_owned(),
+        by: Who { uid: number(by_uid)?, pid: number(pid)?, sid: number(sid)?, comm: optional(comm)? },
+        flags: String::from_utf8(optional(flags)?).ok()?,
+        note: optional(note)?,
+    })
+}
+
+/// Parses a reply of `versionfs.names`: the sets, and the name to continue after if it was cut.
+pub(crate) fn names(reply: &[u8]) -> Option<(Vec<Named>, Option<Vec<u8>>)> {
+    let (mut found, mut more) = (Vec::new(), None);
+    for fields in lines(reply) {
+        match *fields {
+            [b"more", name] => more = Some(unescape(name)?),
+            [head, _, _, count, name, ..] => {
+                let set = Set { head: Kind::parse(head)?, count: number(count)? };
+                found.push(Named { name: unescape(name)?, set });
+            }
+            _ => return None,
+        }
+    }
+    Some((found, more))
+}
+
+/// Parses a reply of `versionfs.tags`.
+pub(crate) fn tags(reply: &[u8]) -> Option<Vec<(Vec<u8>, Timestamp)>> {
+    lines(reply).map(|fields| Some((unescape(fields.first()?)?, time(fields.get(1)?)?))).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A reply with two versions: a write by vi, a removal by rm.
+    pub(crate) const LIST: &[u8] = b"set none 1 2 2\n\
+        1 s file 5 100 644 1000 100 1000.000000007 1000.000000000 2000.500000000 write 1000 42 40 vi - -\n\
+        2 f file 7 7 600 1000 100 2000.000000000 2000.500000000 3000.000000000 unlink 0 43 40 rm\\040x pl a\\012b\n";
+
+    #[test]
+    fn names_are_escaped_and_back() {
+        for name in [&b"plain"[..], b"", b"a b\n\\\x7f\x01", b"-x", &[0xff, 0xfe], "\u{e9}".as_bytes()] {
+            let escaped = escape(name);
+            assert!(!escaped.iter().any(|b| *b <= 0x20 || *b == 0x7f));
+            assert_eq!(unescape(&escaped).as_deref(), Some(name));
+        }
+        for wrong in [&b"\\"[..], b"\\01", b"\\008", b"\\400", b"\\+12", b"a\\0"] {
+            assert_eq!(unescape(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn lists_are_parsed() {
+        let list = list(LIST).unwrap();
+        assert_eq!((list.set.head, list.set.count, list.more), (Kind::None, 2, None));
+        let [first, second] = &*list.versions else { panic!("{list:?}") };
+        assert_eq!((first.number, first.letter, first.size, first.stored, first.mode), (1, 's', 5, 100, 0o644));
+        assert_eq!(time_field(first.mtime), "1000.000000007");
+        assert!(first.covers(first.born) && !first.covers(first.died) && first.by.comm == b"vi");
+        assert_eq!((&*second.by.comm, &*second.flags, &*second.note), (&b"rm x"[..], "pl", &b"a\nb"[..]));
+    }
+
+    #[test]
+    fn damaged_replies_are_refused() {
+        for end in 1..LIST.len() - 1 {
+            // A cut within the last, variable fields may be a valid shorter reply; none may panic.
+            let _ = list(&LIST[..end]);
+        }
+        for wrong in [&b""[..], b"set", b"set odd 1 2 3\n", b"set file 1 1 1\n1 f file\n", b"set file 1 1 x\n"] {
+            assert_eq!(list(wrong), None, "{}", wrong.escape_ascii());
+        }
+        assert_eq!(list(b"set file 1 9 9\nmore 5\n").unwrap().more, Some(5));
+        assert_eq!(names(b"file 1\n"), None);
+        assert_eq!(tags(b"name\n"), None);
+    }
+
+    #[test]
+    fn names_and_tags_are_parsed() {
+        let (found, more) = names(b"none 1 3 3 a\\040b\nfile 2 2 1 c\nmore c\n").unwrap();
+        assert_eq!((&*found[0].name, found[0].set.head, found[1].set.count), (&b"a b"[..], Kind::None, 1));
+        assert_eq!(more.as_deref(), Some(&b"c"[..]));
+        assert_eq!(tags(b"monday -5.000000001\n").unwrap()[0].1.as_nanosecond(), -4_999_999_999);
+        assert_eq!(time_field(time(b"-5.000000001").unwrap()), "-5.000000001");
+    }
+}

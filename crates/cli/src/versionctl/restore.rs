@@ -1,0 +1,487 @@
+//! `versionctl restore`: brings back files, directories, and what a process or an hour changed.
+
+use super::args::{Chosen, FilterArgs, Now, choose, instant};
+use super::client::{Dir, at};
+use super::history::{Filter, Found, Undo, entries, undo, walk};
+use super::place::{self, Place};
+use super::put::{self, Origin, Put, put};
+use super::reply::{Kind, List, Version, Who};
+use super::text::shown;
+use super::when::local;
+use crate::exit::{Exit, Failure};
+use crate::progress::Tally;
+use crate::tool::print;
+use clap::Args;
+use rustix::fs::Mode;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// In a removed directory, what the same session removed up to this many seconds before belongs to
+/// the removal.
+const SAME_REMOVAL: i64 = 60;
+
+/// `restore`
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// The file or directory; it may be removed. With --process and the like: where to search.
+    #[arg(required_unless_present_any = ["all", "process", "pid", "session", "since", "user"])]
+    path: Option<PathBuf>,
+    /// The version: a number, a time or a tag. Default: the newest version.
+    #[arg(conflicts_with_all = ["at", "all"])]
+    which: Option<String>,
+    /// Restore the state at this time or tag.
+    #[arg(long, value_name = "TIME|TAG")]
+    at: Option<String>,
+    /// Restore the whole mount. Needs --at.
+    #[arg(long, requires = "at")]
+    all: bool,
+    /// Of a directory: also remove what did not exist then. What is removed becomes a version.
+    #[arg(long, requires = "at")]
+    delete: bool,
+    /// Undo these changes.
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Also undo changes of files that others have changed since.
+    #[arg(long)]
+    force: bool,
+    /// Restore to this path, and leave the present file as it is.
+    #[arg(long, value_name = "PATH")]
+    to: Option<PathBuf>,
+    /// Only list what would be restored.
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// List every file that is restored.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// What is done, and what has been done.
+#[derive(Debug)]
+struct Restorer {
+    dry_run: bool,
+    verbose: bool,
+    tally: Option<Tally>,
+    files: u64,
+    bytes: u64,
+    same: u64,
+    failed: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Names the path and the reason.
+pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
+    let filter = args.filter.parse(now)?;
+    let path = args.path.clone().unwrap_or_else(|| ".".into());
+    let mut restorer = Restorer {
+        dry_run: args.dry_run,
+        verbose: args.verbose || args.dry_run,
+        tally: Tally::on_terminal("restored").filter(|_| !args.verbose && !args.dry_run),
+        files: 0,
+        bytes: 0,
+        same: 0,
+        failed: 0,
+    };
+    if !filter.is_empty() {
+        if args.at.is_some() || args.which.is_some() || args.to.is_some() {
+            return Err(Failure::usage(
+                "--process, --since and the like undo changes: not with --at, --to or a version",
+            ));
+        }
+        restorer.undo(&path, &filter, args.force)?;
+        return restorer.finish();
+    }
+    if args.all {
+        let root = root_of(&path)?;
+        let time = instant(args.at.as_deref().unwrap_or_default(), &root, now)?;
+        restorer.tree(&root.at(time)?, &root, args.delete)?;
+        return restorer.finish();
+    }
+    restorer.path(args, &path, now)?;
+    restorer.finish()
+}
+
+/// Returns the highest directory above `path` in the same mount.
+fn root_of(path: &Path) -> Result<Dir, Failure> {
+    let refused = |path: &Path, error: &std::io::Error| {
+        at(path, rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO))
+    };
+    let mut here = path.canonicalize().map_err(|error| refused(path, &error))?;
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).map_err(|errno| at(path, errno));
+    let wanted = device(&here)?;
+    while let Some(above) = here.parent().map(Path::to_owned) {
+        if device(&above)? != wanted {
+            break;
+        }
+        here = above;
+    }
+    Dir::open(&here).map_err(|errno| at(&here, errno))
+}
+
+impl Restorer {
+    /// Restores a file or directory.
+    fn path(&mut self, args: &RestoreArgs, path: &Path, now: &Now) -> Result<(), Failure> {
+        let is_dir = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        let at = args.at.as_deref().or(args.which.as_deref().filter(|which| which.parse::<u64>().is_err()));
+        if is_dir && args.which.as_deref().is_none_or(|which| which.parse::<u64>().is_err()) {
+            return self.directory(args, path, at, now);
+        }
+        let (place, list) = Place::with_history(path)?;
+        let which = args.at.as_deref().or(args.which.as_deref());
+        let chosen = match which {
+            Some(text) => choose(&place, &list, text, now)?,
+            None => Chosen::Version(newest(&place, &list)?),
+        };
+        let version = match chosen {
+            Chosen::Version(version) => version,
+            Chosen::Head if args.to.is_none() => {
+                return print(format!("{}: it is as it was then\n", shown(path)));
+            }
+            Chosen::Head => {
+                let (target, name) = self.target(&place, args.to.as_deref())?;
+                return self
+                    .one(Origin { dir: &place.dir, entry: &place.name, mode: None }, &target, &name)
+                    .map(|_| ());
+            }
+        };
+        let what = format!("version {}, until {}", version.number, local(version.died, &now.0));
+        if self.dry_run {
+            self.files += 1;
+            let to = args.to.as_deref().unwrap_or(path);
+            return print(format!("{}: would restore {what}\n", shown(to)));
+        }
+        let (target, name) = self.target(&place, args.to.as_deref())?;
+        let token = place.dir.token(&place.name, version.number)?;
+        let put = self.one(Origin { dir: &place.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
+        if version.kind == Kind::Directory {
+            self.removed(&place.dir.old_dir(&place.name, &version)?, &version, &target, &name)?;
+        }
+        let done = if put == Put::Same && version.kind != Kind::Directory { "is already as" } else { "restored" };
+        print(format!("{}: {done} {what}\n", shown(&target.path_of(&name))))
+    }
+
+    /// Restores a directory that exists.
+    fn directory(&mut self, args: &RestoreArgs, path: &Path, at: Option<&str>, now: &Now) -> Result<(), Failure> {
+        let dir = place::directory(path)?;
+        let Some(at) = at else {
+            return Err(Failure::usage(format!(
+                "{}: a directory: say when, with --at TIME; or whose changes to undo, with --process, --pid or --since",
+                shown(path)
+            )));
+        };
+        let old = dir.at(instant(at, &dir, now)?)?;
+        match &args.to {
+            None => self.tree(&old, &dir, args.delete),
+            Some(to) => {
+                if !self.dry_run {
+                    rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| super::client::at(to, errno))?;
+                }
+                let target = if self.dry_run { dir } else { place::directory(to)? };
+                self.tree(&old, &target, false)
+            }
+        }
+    }
+
+    /// Returns the directory and the name to restore to. Parents that were removed are created.
+    fn target(&mut self, place: &Place, to: Option<&Path>) -> Result<(Dir, Vec<u8>), Failure> {
+        if let Some(to) = to {
+            if let Ok(dir) = Dir::open(to) {
+                return Ok((dir, place.name.clone()));
+            }
+            let place = Place::of(to)?;
+            return Ok((place.dir, place.name));
+        }
+        for lost in &place.lost {
+            if self.dry_run {
+                continue;
+            }
+            rustix::fs::mkdir(&lost.path, Mode::RWXU).map_err(|errno| at(&lost.path, errno))?;
+            let made = Dir::open(&lost.path).map_err(|errno| at(&lost.path, errno))?;
+            let old = rustix::fs::fstat(&lost.old).map_err(|errno| at(&lost.path, errno))?;
+            put::attributes(&lost.old, &old, &made).map_err(|errno| at(&lost.path, errno))?;
+        }
+        let dir = Dir::open(&place.dir.path).map_err(|errno| at(&place.dir.path, errno))?;
+        Ok((dir, place.name.clone()))
+    }
+
+    /// Restores one entry.
+    fn one(&mut self, origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+        if self.dry_run {
+            self.files += 1;
+            print(format!("{}: would restore\n", shown(&dir.path_of(name))))?;
+            return Ok(Put::Written(0));
+        }
+        let done = put(origin, dir, name)?;
+        match done {
+            Put::Same => self.same += 1,
+            Put::Written(bytes) => {
+                self.files += 1;
+                self.bytes += bytes;
+                if self.verbose {
+                    print(format!("{}: restored\n", shown(&dir.path_of(name))))?;
+                }
+            }
+        }
+        if let Some(tally) = &mut self.tally {
+            tally.show(self.files, self.bytes);
+        }
+        Ok(done)
+    }
+
+    /// Reports a failure of one of many files.
+    fn report(&mut self, failure: &Failure) {
+        use std::io::Write as _;
+        self.failed += 1;
+        self.tally = None;
+        let _ = writeln!(std::io::stderr(), "versionctl: {failure}");
+    }
+
+    /// Restores what was removed together with a directory: by the same process, or by its session
+    /// within a minute.
+    fn removed(&mut self, old: &Dir, removal: &Version, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
+        let target = dir.child(name).map_err(|errno| at(&dir.path_of(name), errno))?;
+        for named in old.names()? {
+            let Some(list) = old.list(&named.name)? else { continue };
+            let newest = list.versions.last().filter(|newest| belongs(newest, removal));
+            let Some(newest) = newest.filter(|newest| !newest.is_renamed()) else { continue };
+            let done = old.token(&named.name, newest.number).and_then(|token| {
+                self.one(Origin { dir: old, entry: &token, mode: Some(newest.mode) }, &target, &named.name)?;
+                if newest.kind == Kind::Directory {
+                    self.removed(&old.old_dir(&named.name, newest)?, newest, &target, &named.name)?;
+                }
+                Ok(())
+            });
+            if let Err(failure) = done {
+                self.report(&failure);
+            }
+        }
+        self.directory_times(old, &target)
+    }
+
+    /// Sets the time of modification of a directory again, after its entries.
+    fn directory_times(&self, old: &Dir, target: &Dir) -> Result<(), Failure> {
+        if !self.dry_run {
+            let stat = rustix::fs::fstat(old).map_err(|errno| at(&old.path, errno))?;
+            put::attributes(old, &stat, target).map_err(|errno| at(&target.path, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory as it was.
+    fn tree(&mut self, old: &Dir, target: &Dir, delete: bool) -> Result<(), Failure> {
+        let then = entries(old)?;
+        for (name, _) in &then {
+            if let Err(failure) = self.tree_entry(old, target, name, delete) {
+                self.report(&failure);
+            }
+        }
+        if delete {
+            for (name, _) in entries(target)? {
+                if then.binary_search_by(|(other, _)| other.cmp(&name)).is_err()
+                    && let Err(failure) = self.delete(target, &name)
+                {
+                    self.report(&failure);
+                }
+            }
+        }
+        self.directory_times(old, target)
+    }
+
+    fn tree_entry(&mut self, old: &Dir, target: &Dir, name: &[u8], delete: bool) -> Result<(), Failure> {
+        let path = target.path_of(name);
+        let was = Origin { dir: old, entry: name, mode: None }.stat(&path)?;
+        let is = target.stat(name)?;
+        let is_dir = rustix::fs::FileType::from_raw_mode(was.st_mode).is_dir();
+        if is.is_some_and(|is| !is_dir && same(&is, &was)) {
+            self.same += 1;
+            return Ok(());
+        }
+        let exists = is.is_some_and(|is| rustix::fs::FileType::from_raw_mode(is.st_mode).is_dir());
+        if !is_dir || !exists {
+            self.one(Origin { dir: old, entry: name, mode: None }, target, name)?;
+        }
+        if !is_dir {
+            return Ok(());
+        }
+        let below = old.child(name).map_err(|errno| at(&path, errno))?;
+        match target.child(name) {
+            Ok(here) => self.tree(&below, &here, delete),
+            // It would have been created.
+            Err(_) if self.dry_run => self.list_tree(&below, &path),
+            Err(errno) => Err(at(&path, errno)),
+        }
+    }
+
+    /// Lists what would be restored to a directory that does not exist.
+    fn list_tree(&mut self, old: &Dir, path: &Path) -> Result<(), Failure> {
+        for (name, _) in entries(old)? {
+            let path = path.join(std::ffi::OsStr::from_bytes(&name));
+            self.files += 1;
+            print(format!("{}: would restore\n", shown(&path)))?;
+            if let Ok(below) = old.child(&name) {
+                self.list_tree(&below, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an entry with everything below.
+    fn delete(&mut self, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
+        let path = dir.path_of(name);
+        let Some(stat) = dir.stat(name)? else { return Ok(()) };
+        if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+            let below = dir.child(name).map_err(|errno| at(&path, errno))?;
+            for (name, _) in entries(&below)? {
+                self.delete(&below, &name)?;
+            }
+        }
+        self.files += 1;
+        if self.verbose {
+            let word = if self.dry_run { "would remove" } else { "removed" };
+            print(format!("{}: {word}\n", shown(&path)))?;
+        }
+        if self.dry_run { Ok(()) } else { put::remove(dir, name, &stat) }
+    }
+
+    /// Undoes the wanted changes below `path`.
+    fn undo(&mut self, path: &Path, filter: &Filter, force: bool) -> Result<(), Failure> {
+        let mut plan = Vec::new();
+        let is_dir = match path.symlink_metadata() {
+            Ok(metadata) => metadata.is_dir(),
+            Err(_) => Place::with_history(path)?.1.versions.last().is_some_and(|newest| newest.kind == Kind::Directory),
+        };
+        if is_dir {
+            walk(place::directory(path)?, true, &mut |found| plan.extend(Step::of(found, filter)))?;
+        } else {
+            let (place, list) = Place::with_history(path)?;
+            let Place { dir, name, .. } = place;
+            plan.extend(Step::of(Found { path: path.to_owned(), dir: Rc::new(dir), name, list }, filter));
+        }
+        for step in plan {
+            let done = match step {
+                Step { changed: true, ref path, .. } if !force => Err(Failure::usage(format!(
+                    "{}: not restored: others have changed it since; --force restores it anyway",
+                    shown(path)
+                ))),
+                ref step => self.step(step),
+            };
+            if let Err(failure) = done {
+                self.report(&failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Failure> {
+        let Step { dir, path, name, version, .. } = step;
+        if version.is_renamed() {
+            return Err(Failure::usage(format!(
+                "{}: not restored: it was renamed, not removed; see versionctl log",
+                shown(path)
+            )));
+        }
+        if self.dry_run {
+            self.files += 1;
+            return print(format!("{}: would restore version {}\n", shown(path), version.number));
+        }
+        let place = Place::of(path)?;
+        let (target, _) = self.target(&place, None)?;
+        let token = dir.token(name, version.number)?;
+        self.one(Origin { dir, entry: &token, mode: Some(version.mode) }, &target, name).map(|_| ())
+    }
+
+    /// Prints what was done, of several files.
+    fn finish(mut self) -> Result<Exit, Failure> {
+        self.tally = None;
+        let Self { files, same, failed, .. } = self;
+        if files + same + failed != 1 {
+            let word = if self.dry_run { "would be restored" } else { "restored" };
+            let same = if same > 0 { format!(", {same} unchanged") } else { String::new() };
+            let failed = if failed > 0 { format!(", {failed} not restored") } else { String::new() };
+            print(format!("{files} {}{word}{same}{failed}\n", if files == 1 { "object " } else { "objects " }))?;
+        }
+        Ok(if failed > 0 { Exit::Partial } else { Exit::Success })
+    }
+}
+
+/// Whether two states of a file have the same attributes, so that the content is not compared.
+fn same(is: &rustix::fs::Stat, was: &rustix::fs::Stat) -> bool {
+    let facts = |stat: &rustix::fs::Stat| {
+        (
+            stat.st_mode & !0o6000,
+            stat.st_uid,
+            stat.st_gid,
+            stat.st_size,
+            stat.st_mtime,
+            stat.st_mtime_nsec,
+            stat.st_ctime,
+        )
+    };
+    facts(is) == facts(was)
+}
+
+/// Whether a version was ended by the removal of its directory.
+fn belongs(version: &Version, removal: &Version) -> bool {
+    let Who { pid, sid, .. } = removal.by;
+    let recent = removal.died.as_second().saturating_sub(version.died.as_second()) <= SAME_REMOVAL;
+    pid == 0 || version.by.pid == pid || (sid != 0 && version.by.sid == sid && recent)
+}
+
+/// Returns the version that is restored by default.
+fn newest(place: &Place, list: &List) -> Result<Version, Failure> {
+    let newest = list.versions.iter().rev().find(|version| !version.is_renamed());
+    let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
+    newest.cloned().ok_or_else(none)
+}
+
+/// A change to undo.
+#[derive(Debug)]
+struct Step {
+    dir: Rc<Dir>,
+    path: PathBuf,
+    name: Vec<u8>,
+    version: Version,
+    /// Others have changed the file since.
+    changed: bool,
+}
+
+impl Step {
+    fn of(found: Found, filter: &Filter) -> Option<Self> {
+        let (version, changed) = match undo(&found.list, filter) {
+            Undo::Nothing => return None,
+            Undo::To(version) => (version.clone(), false),
+            Undo::Changed(version) => (version.clone(), true),
+        };
+        let Found { dir, path, name, .. } = found;
+        // In a directory that was removed: somebody created the file again.
+        let changed = changed || dir.is_old && path.symlink_metadata().is_ok();
+        Some(Self { dir, path, name, version, changed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::versionctl::reply;
+
+    #[test]
+    fn what_belongs_to_a_removal() {
+        let list = reply::list(reply::tests::LIST).unwrap();
+        let [write, removal] = &*list.versions else { panic!() };
+        assert!(belongs(removal, removal));
+        // The same session, but long before.
+        assert!(!belongs(write, removal));
+        let unknown = Version { by: Who { pid: 0, sid: 0, ..removal.by.clone() }, ..removal.clone() };
+        assert!(belongs(write, &unknown));
+        let soon = Version { died: removal.died, ..write.clone() };
+        assert!(belongs(&soon, removal));
+    }
+
+    #[test]
+    fn the_root_of_a_mount_is_found() {
+        assert_eq!(root_of(Path::new("/proc/self")).unwrap().path, Path::new("/proc"));
+        assert!(root_of(Path::new("/no such path")).is_err());
+    }
+}

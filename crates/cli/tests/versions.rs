@@ -1,0 +1,362 @@
+//! `versionctl` on mounted file systems: the history of files, and their restoration.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use strata_tests::Sandbox;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
+const MOUNT: &str = "/mnt/at";
+
+struct Outcome {
+    code: i32,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+fn run(command: &mut Command) -> Outcome {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    Outcome { code: output.status.code().unwrap_or(-1), out: output.stdout, err }
+}
+
+/// A mount of versionfs at [`MOUNT`], over `/mnt/data`.
+struct Stage {
+    sandbox: Sandbox,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let sandbox = Sandbox::new();
+        let data = sandbox.dir("data");
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
+        let _ = sandbox.dir("at");
+        let bin = sandbox.dir("bin");
+        symlink(PROGRAM, bin.join("versionctl")).unwrap();
+        let mounted = run(Command::new(PROGRAM).args(["mount", "versionfs / /mnt/data", MOUNT, "-o", "allow_other"]));
+        assert_eq!((mounted.code, &*mounted.err), (0, ""));
+        Self { sandbox }
+    }
+
+    /// A command in the mount.
+    fn versionctl<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = Command::new(self.sandbox.path("bin/versionctl"));
+        command.args(words).current_dir(MOUNT).env("TZ", "UTC");
+        command
+    }
+
+    fn status<S: AsRef<OsStr>>(&self, words: &[S]) -> Outcome {
+        run(&mut self.versionctl(words))
+    }
+
+    /// Runs a command, which must succeed, and returns its output.
+    fn done<S: AsRef<OsStr> + std::fmt::Debug>(&self, words: &[S]) -> String {
+        let outcome = self.status(words);
+        assert_eq!((outcome.code, &*outcome.err), (0, ""), "{words:?}: {}", outcome.text());
+        outcome.text()
+    }
+
+    fn json<S: AsRef<OsStr> + std::fmt::Debug>(&self, words: &[S]) -> Value {
+        serde_json::from_str(&self.done(words)).unwrap()
+    }
+
+    /// Runs a shell command in the mount. Each has a process of its own.
+    fn shell(&self, script: &str) {
+        let outcome = run(Command::new("sh").args(["-ec", script]).current_dir(MOUNT));
+        assert_eq!((outcome.code, &*outcome.err), (0, ""), "{script}");
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = run(Command::new("umount").arg(MOUNT));
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(Path::new(MOUNT).join(path)).unwrap()
+}
+
+#[test]
+fn an_overwritten_file_is_compared_and_restored() {
+    let stage = Stage::new();
+    stage.shell("echo one >f; chmod 640 f; touch -d '2001-02-03 04:05:06Z' f; echo two >f; printf 'two\\nthree\\n' >f");
+    let inode = fs::metadata(Path::new(MOUNT).join("f")).unwrap().ino();
+    let log = stage.json(&["log", "--json", "f"]);
+    let newest = log["versions"][0]["version"].as_u64().unwrap();
+    assert!(log["versions"].as_array().unwrap().len() >= 2, "{log}");
+    // The name of the file that /bin/sh leads to, on recent kernels.
+    assert!(["sh", "dash"].contains(&log["versions"][0]["by"]["process"].as_str().unwrap()), "{log}");
+    assert_eq!(log["head"]["size"], 10);
+
+    let diff = stage.status(&["diff", "f"]);
+    assert_eq!(diff.code, 1, "{}", diff.err);
+    assert!(diff.text().ends_with("@@ -1 +1,2 @@\n two\n+three\n"), "{}", diff.text());
+    assert_eq!(stage.status(&["diff", "f", "head", "head"]).code, 0);
+    assert_eq!(stage.status(&["diff", "f", "99"]).code, 2);
+    assert_eq!(stage.done(&["cat", "f", &newest.to_string()]), "two\n");
+
+    let said = stage.done(&["restore", "f"]);
+    assert!(said.starts_with(&format!("f: restored version {newest}, until ")), "{said}");
+    assert_eq!(read("f"), "two\n");
+    // The restored state replaced the present one, which is now the newest version.
+    stage.done(&["restore", "f"]);
+    assert_eq!(read("f"), "two\nthree\n");
+    stage.done(&["restore", "f", "1"]);
+    let metadata = fs::metadata(Path::new(MOUNT).join("f")).unwrap();
+    assert_eq!((read("f").as_str(), metadata.ino()), ("one\n", inode));
+    let missing = stage.status(&["restore", "f", "77"]);
+    assert!(
+        missing.code == 1 && missing.err == "versionctl: f: no version 77; see versionctl log\n",
+        "{}",
+        missing.err
+    );
+    let never = stage.status(&["log", "never"]);
+    assert!(never.code == 1 && never.err.contains("no such file, and no versions"), "{}", never.err);
+}
+
+#[test]
+fn removed_files_come_back_with_their_attributes() {
+    let stage = Stage::new();
+    stage.shell(
+        "echo text >f; chmod 4751 f; chown 1000:1000 f; chmod 4751 f; touch -d '2001-02-03 04:05:06Z' f; \
+         echo x >g; ln -s target l; rm *",
+    );
+    for name in ["f", "g"] {
+        let said = stage.done(&["restore", name]);
+        assert!(said.contains("restored version"), "{said}");
+    }
+    let metadata = fs::metadata(Path::new(MOUNT).join("f")).unwrap();
+    assert_eq!((read("f").as_str(), metadata.mode() & 0o7777), ("text\n", 0o4751));
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mtime()), (1000, 1000, 981_173_106));
+    stage.done(&["restore", "l"]);
+    assert_eq!(fs::read_link(Path::new(MOUNT).join("l")).unwrap(), Path::new("target"));
+    // To another name; the removed one stays removed.
+    stage.shell("rm f");
+    stage.done(&["restore", "f", "--to", "copy"]);
+    assert!(read("copy") == "text\n" && !Path::new(MOUNT).join("f").exists());
+    // Nothing is done by a dry run.
+    let said = stage.done(&["restore", "-n", "f"]);
+    assert!(said.contains("would restore version") && !Path::new(MOUNT).join("f").exists(), "{said}");
+}
+
+#[test]
+fn a_removed_tree_comes_back() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p a/b/c; echo 1 >a/one; echo 2 >a/b/two; echo 3 >a/b/c/three; chmod 750 a/b; rm a/one");
+    stage.shell("echo long ago >a/old; rm a/old");
+    stage.shell("rm -r a");
+    // A single file, whose directories are created.
+    stage.done(&["restore", "a/b/two"]);
+    assert_eq!(read("a/b/two"), "2\n");
+    assert_eq!(fs::metadata(Path::new(MOUNT).join("a/b")).unwrap().mode() & 0o777, 0o750);
+    assert!(!Path::new(MOUNT).join("a/b/c").exists());
+    // Another one, whose history is in the directory that was removed.
+    stage.done(&["restore", "a/b/c/three"]);
+    assert_eq!(read("a/b/c/three"), "3\n");
+    stage.shell("rm -r a");
+    let log = stage.done(&["log", "-r", "."]);
+    assert!(log.contains("a/b/two") && log.contains("rmdir"), "{log}");
+    stage.done(&["restore", "a"]);
+    assert_eq!((read("a/b/two"), read("a/b/c/three")), ("2\n".into(), "3\n".into()));
+    // What had been removed before stays removed.
+    assert!(!Path::new(MOUNT).join("a/one").exists() && !Path::new(MOUNT).join("a/old").exists());
+}
+
+#[test]
+fn what_a_program_did_is_undone() {
+    let stage = Stage::new();
+    stage.shell(
+        "mkdir -p tree/sub; for n in 1 2 3; do echo $n >tree/$n; done; echo deep >tree/sub/deep; echo mine >own",
+    );
+    // An installer: one process rewrites, removes and adds.
+    let installer = "for n in 1 2; do echo spoilt >tree/$n; done; echo new >tree/new; exec python3 -c \
+        'import os; os.remove(\"tree/3\"); open(\"tree/sub/deep\", \"w\").write(\"spoilt\")'";
+    let mut child = Command::new("sh").args(["-ec", installer]).current_dir(MOUNT).spawn().unwrap();
+    let pid = child.id().to_string();
+    assert!(child.wait().unwrap().success());
+    stage.shell("echo changed since >tree/2; echo changed >own");
+    let dry = stage.done(&["restore", "-n", "--pid", &pid, "tree/1"]);
+    assert!(dry.contains("tree/1: would restore version"), "{dry}");
+    let outcome = stage.status(&["restore", "--pid", &pid, "."]);
+    assert_eq!(outcome.code, 5, "{} {}", outcome.text(), outcome.err);
+    assert!(outcome.err.contains("tree/2: not restored: others have changed it since"), "{}", outcome.err);
+    assert_eq!(
+        (read("tree/1"), read("tree/2"), read("tree/3")),
+        ("1\n".into(), "changed since\n".into(), "3\n".into())
+    );
+    assert_eq!(
+        (read("tree/sub/deep"), read("tree/new"), read("own")),
+        ("deep\n".into(), "new\n".into(), "changed\n".into())
+    );
+    assert_eq!(stage.status(&["restore", "--force", "--pid", &pid, "tree/2"]).code, 0);
+    assert_eq!(read("tree/2"), "2\n");
+    let log = stage.json(&["log", "--json", "-r", "--pid", &pid]);
+    assert_eq!(log.as_array().unwrap().len(), 4, "{log}");
+}
+
+#[test]
+fn names_may_be_hostile() {
+    let stage = Stage::new();
+    let names: [&[u8]; 6] = [b"new\nline", b"-rf", b"a b\\c", b"\xff\xfe", b"\x1b[2J", "\u{202e}x".as_bytes()];
+    for name in names {
+        let path = Path::new(MOUNT).join(OsStr::from_bytes(name));
+        fs::write(&path, "before").unwrap();
+        fs::remove_file(&path).unwrap();
+        let words = |command: &str| [OsString::from(command), "--".into(), OsStr::from_bytes(name).into()];
+        for command in ["log", "restore"] {
+            let said = stage.done(&words(command));
+            assert!(!said.contains('\x1b') && !said.contains('\u{202e}'), "{said:?}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"before", "{}", name.escape_ascii());
+        fs::remove_file(&path).unwrap();
+    }
+    let log = stage.done(&["log", "."]);
+    assert_eq!(log.lines().count(), 1 + 2 * names.len(), "{log}");
+}
+
+#[test]
+fn output_to_a_closed_pipe_is_no_error() {
+    let stage = Stage::new();
+    fs::write(Path::new(MOUNT).join("big"), vec![b'x'; 4 << 20]).unwrap();
+    fs::remove_file(Path::new(MOUNT).join("big")).unwrap();
+    let mut child =
+        stage.versionctl(&["cat", "big", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+    assert_eq!(stage.done(&["cat", "big", "1"]).len(), 4 << 20);
+}
+
+#[test]
+fn each_user_sees_what_permissions_allow() {
+    let stage = Stage::new();
+    stage.shell("mkdir private; chmod 700 private; echo secret >private/s; rm private/s; chmod 777 .; echo r >roots; echo s >roots");
+    let as_user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--", "/mnt/bin/versionctl"]);
+        run(command.args(words).current_dir(MOUNT))
+    };
+    let refused = as_user(&["log", "private/s"]);
+    assert!(refused.code == 1 && refused.err.contains("private"), "{} {}", refused.code, refused.err);
+    // The user may read the file and so its versions, but not write it.
+    assert_eq!(as_user(&["cat", "roots", "1"]).text(), "r\n");
+    let refused = as_user(&["restore", "roots"]);
+    assert!(refused.code == 1 && read("roots") == "s\n", "{}", refused.err);
+    let own = as_user(&["restore", "roots", "--to", "mine"]);
+    assert_eq!((own.code, read("mine").as_str()), (0, "r\n"), "{}", own.err);
+}
+
+#[test]
+fn space_is_counted() {
+    let stage = Stage::new();
+    stage.shell("mkdir d; head -c 100000 /dev/urandom >d/big; rm d/big; echo x >small; rm small");
+    let usage = stage.json(&["du", "--json"]);
+    assert_eq!((&usage["directories"][0]["path"], &usage["total"]["versions"]), (&"d".into(), &2.into()), "{usage}");
+    assert!(usage["directories"][0]["bytes"].as_u64().unwrap() >= 100_000);
+    assert!(stage.done(&["du"]).contains("total"));
+}
+
+#[test]
+fn it_is_mounted_by_mount_and_fstab() {
+    let sandbox = Sandbox::new();
+    let (data, at) = (sandbox.dir("data"), sandbox.dir("at"));
+    let helper = sandbox.dir("sbin").join("mount.versionfs");
+    symlink(PROGRAM, &helper).unwrap();
+    let mounted = run(Command::new(&helper).args([&data, &at]).args(["-o", "storage=sparse,nosuid"]));
+    assert_eq!((mounted.code, &*mounted.err), (0, ""));
+    fs::write(at.join("f"), "1").unwrap();
+    fs::remove_file(at.join("f")).unwrap();
+    let restored = run(Command::new(PROGRAM).args(["versions", "restore", "/mnt/at/f"]));
+    assert_eq!((restored.code, &*restored.err), (0, ""));
+    assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "1");
+    assert_eq!(run(Command::new("umount").arg(&at)).code, 0);
+    let wrong = run(Command::new(&helper).args([&data, &at]).args(["-o", "storage=odd"]));
+    assert!(wrong.code != 0 && wrong.err.contains("storage=odd"), "{}", wrong.err);
+}
+
+#[test]
+fn the_browser_restores_on_a_terminal() {
+    use std::io::{Read as _, Write as _};
+    let stage = Stage::new();
+    stage.shell("echo old >f; rm f");
+    let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&master, size).unwrap();
+    let terminal = || fs::File::options().read(true).write(true).open(&name).unwrap();
+    let mut child = Command::new("setsid");
+    child.args(["--ctty", "--wait", "/mnt/bin/versionctl", "browse", "."]).current_dir(MOUNT).env("TERM", "xterm");
+    let mut child = child.stdin(terminal()).stdout(terminal()).stderr(terminal()).spawn().unwrap();
+    let mut master = fs::File::from(master);
+    let mut screen = Vec::new();
+    let mut wait_for = |master: &mut fs::File, text: &str| {
+        let mut buffer = [0; 4096];
+        while !screen.windows(text.len()).any(|window| window == text.as_bytes()) {
+            let got = master.read(&mut buffer).unwrap();
+            screen.extend_from_slice(&buffer[..got]);
+        }
+        screen.clear();
+    };
+    wait_for(&mut master, "quit");
+    master.write_all(b"r").unwrap();
+    wait_for(&mut master, "any other key");
+    master.write_all(b"y").unwrap();
+    wait_for(&mut master, "restored");
+    master.write_all(b"q").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read("f"), "old\n");
+    // Without a terminal, it says so.
+    let refused = stage.status(&["browse"]);
+    assert!(refused.code == 2 && refused.err.contains("needs a terminal"), "{}", refused.err);
+}
+
+#[test]
+fn directories_are_restored_to_a_tag() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p d/sub; echo 1 >d/one; echo 2 >d/sub/two");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    stage.done(&["tag", "good"]);
+    assert_eq!(stage.json(&["tags", "--json"])[0]["tag"], "good");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    stage.shell("echo worse >d/one; rm -r d/sub; echo 3 >d/new");
+    let dry = stage.done(&["restore", "-n", "d", "--at", "good", "--delete"]);
+    assert!(dry.contains("d/sub/two: would restore") && dry.contains("d/new: would remove"), "{dry}");
+    assert_eq!(read("d/one"), "worse\n");
+    stage.done(&["restore", "d", "--at", "good"]);
+    assert_eq!((read("d/one"), read("d/sub/two"), read("d/new")), ("1\n".into(), "2\n".into(), "3\n".into()));
+    stage.done(&["restore", "--all", "--at", "good", "--delete"]);
+    assert!(!Path::new(MOUNT).join("d/new").exists());
+    // What was removed is a version.
+    stage.done(&["restore", "d/new"]);
+    stage.done(&["untag", "good"]);
+    assert_eq!(stage.status(&["untag", "good"]).code, 1);
+}
+
+#[test]
+fn versions_are_pinned_annotated_and_discarded() {
+    let stage = Stage::new();
+    stage.shell("echo 1 >f; echo 2 >f; echo 3 >f");
+    stage.done(&["pin", "f", "1"]);
+    stage.done(&["annotate", "f", "2", "a note: x\ny"]);
+    let log = stage.json(&["log", "--json", "f"]);
+    assert_eq!((&log["versions"][1]["pinned"], &log["versions"][0]["note"]), (&true.into(), &"a note: x\ny".into()));
+    stage.done(&["unpin", "f", "1"]);
+    stage.done(&["discard", "f", "1"]);
+    assert_eq!(stage.status(&["cat", "f", "1"]).code, 1);
+    assert_eq!(stage.done(&["cat", "f", "2"]), "2\n");
+}
