@@ -50,7 +50,8 @@ pub(crate) enum Moment {
     Version(usize),
     /// The head.
     Head,
-    /// The content that the inode with this stem had at this time, which is kept under another name.
+    /// The content that the inode with this stem had at this time, which is kept under another
+    /// name.
     Inode(Box<[u8]>, Time),
 }
 

@@ -66,11 +66,12 @@ impl VersionVnode {
                 // The first name has been the file's since before it got a second one.
                 let attr = self.lower.getattr(&server)?;
                 let born = crate::head::interval(locked.index(), &attr, now).0;
+                // Before the birth: the end of an earlier period ends the head before.
+                records.extend(locked.joining(if is_new { now } else { born }, &stem));
                 if is_new {
                     let who = self.core.callers.who(cx);
                     records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
                 }
-                records.extend(locked.joining(if is_new { now } else { born }, &stem));
                 locked.append(&server, &records)?;
             }
             drop(locked);

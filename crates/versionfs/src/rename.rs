@@ -265,10 +265,12 @@ impl Move<'_> {
             object.leave_inode(cx, &self.from.0.lower, self.from.1);
         }
         let recorded = set.lock(&object.core, &server).and_then(|mut locked| {
-            let mut records = vec![Record::Born(birth)];
+            let mut records = Vec::new();
             if matches!(left, Left::Inode) {
+                // Before the birth: the end of an earlier period ends the head before.
                 records.extend(locked.joining(object.core.now(), &link_stem(&*object.lower)));
             }
+            records.push(Record::Born(birth));
             locked.append(&server, &records)
         });
         if let Err(errno) = recorded {

@@ -1,5 +1,5 @@
-//! The text of commands and replies (docs/versionfs-commands.md): fields are separated by one blank,
-//! names and other free text are escaped.
+//! The text of commands and replies (docs/versionfs-commands.md): fields are separated by one
+//! blank, names and other free text are escaped.
 
 use vnode::{Kind, Time};
 

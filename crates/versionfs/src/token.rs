@@ -17,7 +17,7 @@ const PREFIX: &[u8] = b".;open;";
 /// How long a token is valid.
 const LIFETIME: Duration = Duration::from_secs(10);
 
-/// Tokens of one user that are valid at the same time. The oldest gives way.
+/// Tokens of one user that are valid at the same time. The oldest is dropped for a new one.
 const PER_USER: usize = 16_384;
 
 #[derive(Debug)]

@@ -35,8 +35,8 @@ pub(crate) fn parse(text: &str) -> Option<Time> {
     Some(from_timestamp(local.to_zoned(TimeZone::system()).ok()?.timestamp()))
 }
 
-/// Returns the form `@GMT-...` of the first full second that is not before `time`. `None` if the year
-/// does not have four digits.
+/// Returns the form `@GMT-...` of the first full second that is not before `time`. `None` if the
+/// year does not have four digits.
 pub(crate) fn gmt(time: Time) -> Option<String> {
     let second = if time.nsec == 0 { time.sec } else { time.sec.checked_add(1)? };
     let text = to_gmt(Timestamp::from_second(second).ok()?);

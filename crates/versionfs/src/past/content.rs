@@ -173,8 +173,8 @@ pub(crate) fn attr_of(version: &Version) -> Attr {
     }
 }
 
-/// Returns a mode without set-user-ID and set-group-ID: a program that was replaced because of a hole
-/// must not run with its privileges again.
+/// Returns a mode without set-user-ID and set-group-ID: a program that was replaced because of a
+/// hole must not run with its privileges again.
 fn without_setuid(mode: u32) -> u32 {
     if mode & Kind::MASK == Kind::Regular.mode_bits() { mode & !0o6000 } else { mode }
 }

@@ -17,8 +17,8 @@ pub(crate) struct PastFile {
     id: u64,
     core: Arc<Core>,
     body: Body,
-    /// The open file that the kernel may read directly. All open files share one, because the kernel
-    /// reads an inode in one way only.
+    /// The open file that the kernel may read directly. All open files share one, because the
+    /// kernel reads an inode in one way only.
     plain: Mutex<Weak<Open>>,
 }
 

@@ -1,5 +1,5 @@
-//! Numbers of past objects: the top bit and 63 bits of a hash of what the object is, with a key that
-//! is random in each mount.
+//! Numbers of past objects: the top bit and 63 bits of a hash of what the object is, with a key
+//! that is random in each mount.
 //!
 //! An object has the same number as long as the mount exists. Numbers of live objects with the top
 //! bit are hashes, too (crate hostfs), so a collision is as improbable as among those.

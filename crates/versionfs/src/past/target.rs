@@ -109,8 +109,8 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
     }
 }
 
-/// Returns what the name had directly after a version that refers to another place, if that may be the
-/// same object: the rename failed, or a kill interrupted it.
+/// Returns what the name had directly after a version that refers to another place, if that may be
+/// the same object: the rename failed, or a kill interrupted it.
 fn stayed(history: &History, seen: &Seen, to: &Reference<'_>) -> Option<Moment> {
     let newer = history.versions.iter().position(|newer| newer.version.number > seen.version.number);
     match newer {
@@ -172,8 +172,8 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     Ok(Step::Next(next, moment, Box::new(history)))
 }
 
-/// Finds the content that an inode had at a time when it had several names. No version was made since
-/// in its set, so it is that of the name that it has now.
+/// Finds the content that an inode had at a time when it had several names. No version was made
+/// since in its set, so it is that of the name that it has now.
 fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8], time: Time) -> Result<Step> {
     let lower = find(core, cx, parse_number(stem).ok_or(Errno::IO)?)?;
     let mut place = None;

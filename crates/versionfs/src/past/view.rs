@@ -35,7 +35,8 @@ impl View {
         core.past.get(&key, |id| Arc::new(Self { id, core: Arc::clone(core), lower: Arc::clone(lower) }))
     }
 
-    /// Returns the names of the subdirectories: tags, and the times at which something changed here.
+    /// Returns the names of the subdirectories: tags, and the times at which something changed
+    /// here.
     fn entries(&self, cx: &Cx<'_>) -> Result<BTreeSet<Vec<u8>>> {
         let mut times = BTreeSet::new();
         for name in names_in(&self.core, cx, &self.lower)? {
