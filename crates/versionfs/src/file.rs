@@ -1,10 +1,10 @@
 //! Open files: versions are made by their writes.
 
 use crate::core::{Core, blocking};
-use crate::head::Head;
+use crate::head::{Head, QUICK_COPY};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
-use crate::options::CopyOn;
+use crate::options::{CopyOn, Storage};
 use crate::session::Session;
 use crate::set::{Made, Set};
 use core::any::Any;
@@ -190,7 +190,7 @@ impl Head<'_> {
         changes: Option<Range<u64>>,
     ) -> Result<Option<Made>> {
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
-        let made = self.make(cx, session, &sets.keeps, head, (attr, cause))?;
+        let made = self.make(cx, session, &sets.keeps, head, (attr, cause), changes.is_some())?;
         let saved = match (&mut session.active, changes) {
             (Some(active), Some(range)) => active.save(&self.core.server(cx), head, range),
             _ => Ok(()),
@@ -359,8 +359,17 @@ impl VersionFile {
         self.head().end_delay(cx, &mut session, &*head)
     }
 
+    /// Whether the next write may copy more than a thread should that must not block.
+    fn may_copy_much(&self, cx: &Cx<'_>) -> Result<bool> {
+        let copies = self.core.options.storage == Storage::Full || self.inode.delayed().is_some();
+        Ok(copies && !self.made.load(Ordering::Relaxed) && self.vnode.getattr(cx)?.size > QUICK_COPY)
+    }
+
     fn write_seen(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         let mut session = self.inode.session(cx)?;
+        if !cx.may_block && self.may_copy_much(cx)? {
+            return Err(MAY_BLOCK);
+        }
         let cx = &blocking(cx);
         let server = self.core.server(cx);
         let offset = match (self.appends, self.inode.delayed()) {

@@ -16,7 +16,7 @@ use vnode::{
 };
 
 /// Largest file that a thread which must not block copies, in bytes.
-const QUICK_COPY: u64 = 128 * 1024;
+pub(crate) const QUICK_COPY: u64 = 128 * 1024;
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 128 * 1024;
@@ -250,11 +250,12 @@ impl Head<'_> {
         set: &Arc<Set>,
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
+        changes_data: bool,
     ) -> Result<Option<Made>> {
         // The kernel writes to the host file directly: no delta could be kept right.
         let unseen = session.direct > 0;
-        let is_small = self.core.options.storage == Storage::Full && attr.size <= QUICK_COPY;
-        let made = if unseen || is_small {
+        let is_full = self.core.options.storage == Storage::Full && changes_data;
+        let made = if unseen || is_full {
             session.active = None;
             self.copy(cx, set, head, attr, cause)
         } else {

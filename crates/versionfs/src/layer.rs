@@ -14,10 +14,10 @@ pub const LAYER: LayerType = LayerType {
     options: &[
         OptionSpec {
             name: "storage",
-            value: Some("full|compress|sparse"),
-            help: "How versions are stored. full: as ordinary files, which share their data with the file where the file \
-                   system can (reflinks). compress (the default): compressed. sparse: only the 4 KiB blocks that differ from \
-                   the next newer version.",
+            value: Some("full|sparse"),
+            help: "How versions are stored. sparse (the default): only the 4 KiB blocks that differ from the next newer \
+                   version. full: as ordinary files, which share their data with the file where the file system can \
+                   (reflinks). A change of attributes stores no data in either case.",
         },
         OptionSpec {
             name: "copy-on",
@@ -54,10 +54,9 @@ pub const LAYER: LayerType = LayerType {
 
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
     let storage = match settings.text("storage")? {
-        None | Some("compress") => Storage::Compress,
+        None | Some("sparse") => Storage::Sparse,
         Some("full") => Storage::Full,
-        Some("sparse") => Storage::Sparse,
-        Some(other) => return Err(format!("storage={other}: it is none of full, compress, sparse")),
+        Some(other) => return Err(format!("storage={other}: it is neither full nor sparse")),
     };
     let copy_on = match settings.text("copy-on")? {
         None | Some("change") => CopyOn::Change,

@@ -8,10 +8,8 @@ use vnode::Time;
 pub enum Storage {
     /// As ordinary files.
     Full,
-    /// Compressed.
-    #[default]
-    Compress,
     /// As the blocks that differ from the next newer version.
+    #[default]
     Sparse,
 }
 

@@ -85,8 +85,11 @@ impl VersionVnode {
         let mut session = self.inode.session(cx)?;
         if self.lower.kind() != Kind::Regular {
             let mut attr = self.lower.getattr(cx)?;
-            if attr.nlink > 1 {
-                self.head().sets(cx, attr.nlink)?;
+            if attr.nlink > 1
+                && let Some(sets) = self.head().sets(cx, attr.nlink)?
+            {
+                // Loading the set drops a second name that a crash left in the store.
+                drop(sets.own.lock(&self.core, &blocking(cx))?);
                 attr = self.lower.getattr(cx)?;
             }
             let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };

@@ -103,7 +103,7 @@ fn read(vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-const STORAGES: [Storage; 3] = [Storage::Full, Storage::Compress, Storage::Sparse];
+const STORAGES: [Storage; 2] = [Storage::Full, Storage::Sparse];
 
 #[test]
 fn versions_are_listed_and_opened() {

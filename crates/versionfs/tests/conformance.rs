@@ -9,7 +9,7 @@ use vnode::Layer;
 
 fn options() -> Vec<Options> {
     let mut all = Vec::new();
-    for storage in [Storage::Full, Storage::Compress, Storage::Sparse] {
+    for storage in [Storage::Full, Storage::Sparse] {
         for copy_on in [CopyOn::Change, CopyOn::Write] {
             for comprehensive in [false, true] {
                 all.push(Options { storage, copy_on, comprehensive, ..Options::default() });

@@ -18,7 +18,7 @@ use vnode::Errno;
 
 fn configurations() -> Vec<Options> {
     let mut all = Vec::new();
-    for storage in [Storage::Full, Storage::Compress] {
+    for storage in [Storage::Full, Storage::Sparse] {
         for copy_on in [CopyOn::Change, CopyOn::Write] {
             for comprehensive in [false, true] {
                 all.push(Options { storage, copy_on, comprehensive, ..Options::default() });
