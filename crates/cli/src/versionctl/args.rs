@@ -109,7 +109,7 @@ pub(crate) fn instant(text: &str, dir: &Dir, now: &Now) -> Result<Timestamp, Fai
 /// What an argument selects.
 #[derive(Clone, Debug)]
 pub(crate) enum Chosen {
-    Version(Version),
+    Version(Box<Version>),
     Head,
 }
 
@@ -126,13 +126,13 @@ pub(crate) fn choose(place: &Place, list: &List, text: &str, now: &Now) -> Resul
         When::Number(number) => {
             let found = list.versions.iter().find(|version| version.number == number).cloned();
             let missing = || Failure::usage(format!("{path}: no version {number}; see versionctl log"));
-            return found.map(Chosen::Version).ok_or_else(missing);
+            return found.map(|version| Chosen::Version(Box::new(version))).ok_or_else(missing);
         }
         When::Time(time) => time,
         When::Tag(tag) => tag_time(&place.dir, &tag)?,
     };
     match then(list, time) {
-        Then::Was(version) => Ok(Chosen::Version(version.clone())),
+        Then::Was(version) => Ok(Chosen::Version(Box::new(version.clone()))),
         Then::Present => Ok(Chosen::Head),
         Then::Absent => Err(Failure::usage(format!(
             "{path}: it did not exist at {}, or the version was discarded",

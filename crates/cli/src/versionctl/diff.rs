@@ -51,7 +51,7 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
 fn newest(place: &Place, list: &List) -> Result<Chosen, Failure> {
     let newest = list.versions.iter().rev().find(|version| !version.is_renamed());
     let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
-    newest.cloned().map(Chosen::Version).ok_or_else(none)
+    newest.cloned().map(|version| Chosen::Version(Box::new(version))).ok_or_else(none)
 }
 
 /// Opens what is selected, for reading.
@@ -132,9 +132,9 @@ pub(crate) fn unified(old: &[u8], new: &[u8], old_title: &str, new_title: &str, 
             out.extend(format!("{begin}{sign}").into_bytes());
             // On a terminal, a line must not move, hide or change others.
             if colour {
-                out.extend(crate::change_list::harmless(body).into_bytes())
+                out.extend(crate::change_list::harmless(body).into_bytes());
             } else {
-                out.extend(body)
+                out.extend(body);
             }
             out.extend(if begin.is_empty() { "" } else { plain }.as_bytes());
             out.extend(if line.ends_with(b"\n") { &b"\n"[..] } else { b"\n\\ No newline at end of file\n" });

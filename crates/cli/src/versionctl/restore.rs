@@ -132,10 +132,10 @@ impl Restorer {
         let which = args.at.as_deref().or(args.which.as_deref());
         let chosen = match which {
             Some(text) => choose(&place, &list, text, now)?,
-            None => Chosen::Version(newest(&place, &list)?),
+            None => Chosen::Version(Box::new(newest(&place, &list)?)),
         };
         let version = match chosen {
-            Chosen::Version(version) => version,
+            Chosen::Version(version) => *version,
             Chosen::Head if args.to.is_none() => {
                 return print(format!("{}: it is as it was then\n", shown(path)));
             }

@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
             let bytes = diff::read_up_to(&diff::open(&place, chosen)?, LIMIT);
             bytes.map_err(|error| Failure::mount(error.to_string()))
         };
-        let then = read(&entry.version.clone().map_or(Chosen::Head, Chosen::Version))?;
+        let then = read(&entry.version.clone().map_or(Chosen::Head, |version| Chosen::Version(Box::new(version))))?;
         let now = if entry.exists_now { read(&Chosen::Head)? } else { Some(Vec::new()) };
         Ok(match (then, now) {
             (Some(then), Some(now)) if !diff::is_binary(&then) => Content::Text { then, now },
