@@ -32,6 +32,7 @@ versionset: vnode blockstore
 versionfs: vnode stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
+versionpolicy:
 cli: *
 '
 # Crates that may use the host's files. All others see only the vnode interface: crates/clippy.toml.

@@ -1,0 +1,54 @@
+//! Decides which versions of a file are made, how they are stored, and how long they are kept.
+//!
+//! The crate is pure: callers pass in the texts of configuration files, the facts about a file and
+//! its list of versions. It reads no file, starts no program and asks no clock.
+//!
+//! | step | item | file |
+//! |---|---|---|
+//! | read a configuration file, report every mistake | [`AdminConfig`], [`UserConfig`], [`Problem`] | `config`, `document`, `problem` |
+//! | values: sizes, durations, ranges, times of day | | `quantity`, `range`, `daytime` |
+//! | one rule: what it selects, what it sets | | `selector`, `glob`, `settings` |
+//! | the administrator's limits on users | [`Access`], [`UserAccess`] | `bounds`, `users` |
+//! | the policy of one file, and where each value comes from | [`Policies`], [`Effective`], [`Reason`] | `policies`, `explain` |
+//! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning` |
+//! | which versions of a volume to discard | [`VolumeUsage`], [`VolumeCut`] | `volume` |
+//! | a policy that a program of the user decides | [`request_json`], [`apply_answer`] | `external` |
+//!
+//! `builtin.toml` is the configuration that applies where no file says otherwise.
+//!
+//! Configuration files of users and answers of their programs are hostile input: their size is
+//! limited, patterns match in linear time, and no text makes the crate panic.
+#![forbid(unsafe_code)]
+
+mod bounds;
+mod builtin;
+mod config;
+mod daytime;
+mod document;
+mod explain;
+mod external;
+mod glob;
+mod policies;
+mod problem;
+mod quantity;
+mod range;
+mod retention;
+mod selector;
+mod settings;
+mod thinning;
+mod users;
+mod volume;
+
+pub use builtin::BUILTIN;
+pub use config::{Accounts, AdminConfig, Parsed, UserConfig};
+pub use daytime::LocalTime;
+pub use explain::Reason;
+pub use external::{AnswerError, MAX_ANSWER, apply_answer, request_json};
+pub use policies::{Effective, External, Needs, Policies, Subject};
+pub use problem::{Problem, Severity};
+pub use range::{NO_LIMIT, Range};
+pub use retention::{Decision, DiscardReason, KeepReason, Now, Verdict, VersionInfo, decide, may_exceed};
+pub use settings::{Generation, Generations, Keep, NoSpace, Storage};
+pub use thinning::is_landmark;
+pub use users::{Access, UserAccess};
+pub use volume::{VolumeCut, VolumeLimit, VolumeMax, VolumeUsage};

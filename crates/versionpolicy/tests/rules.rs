@@ -1,0 +1,388 @@
+//! The rules of the paper (section 3.3), one after the other: two users and an administrator whose
+//! policies conflict, and the order in which versions are discarded.
+
+mod common;
+
+use common::*;
+use versionpolicy::{
+    Access, DiscardReason, Generation, KeepReason, LocalTime, NO_LIMIT, NoSpace, Policies, Storage, Subject,
+    UserAccess, Verdict, VersionInfo, VolumeLimit, VolumeMax, VolumeUsage, apply_answer, decide, may_exceed,
+    request_json,
+};
+
+const SPACE: u64 = 1000;
+
+/// One version a day, the newest of them one day old.
+fn days(count: u64) -> Vec<VersionInfo> {
+    (1..=count).map(|number| version(number, i128::from(count - number + 1) * DAY, SPACE)).collect()
+}
+
+fn discarded(policy: &versionpolicy::Effective, versions: &[VersionInfo]) -> Vec<u64> {
+    decide(policy, versions, NOW).discarded().collect()
+}
+
+// The administrator and users.
+
+#[test]
+fn the_administrator_provides_defaults_and_users_customize_them() {
+    let policies = policies("number = \"..50\"\nstorage = \"full\"", "number = \"5..20\"", "");
+    let ann = policies.effective(&subject("/f", ANN));
+    assert_eq!((ann.number, ann.storage), (range(5, 20), Storage::Full));
+    assert_eq!(policies.effective(&subject("/f", BOB)).number, range(0, 50));
+}
+
+#[test]
+fn values_of_users_stay_within_the_bounds() {
+    let policies = policies(
+        "[bounds]\nnumber = \"2..100\"\nage = { min = \"..7d\", max = \"1d..\" }\nkeep = { hourly = \"..48\" }\n\
+         storage = [\"compress\", \"sparse\"]\nversions = [true]",
+        "number = \"1..500\"\nage = \"30d..60d\"\nkeep = \"all\"\nstorage = \"full\"\nversions = false",
+        "number = \"..none\"\nkeep = { hourly = 72, daily = 3 }\nstorage = \"sparse\"",
+    );
+    let ann = policies.effective(&subject("/f", ANN));
+    assert_eq!((ann.number, ann.age), (range(2, 100), range(7 * 86_400, 60 * 86_400)));
+    assert_eq!(ann.keep, generations([48, u32::MAX, u32::MAX, u32::MAX, u32::MAX]));
+    assert!(ann.versions && ann.storage == Storage::Full, "what is not permitted is ignored");
+    let bob = policies.effective(&subject("/f", BOB));
+    assert_eq!((bob.number.max, bob.storage, bob.keep), (100, Storage::Sparse, generations([48, 3, 0, 0, 0])));
+}
+
+#[test]
+fn rules_of_the_administrator_override_those_of_users() {
+    let policies = policies(
+        "[[rule]]\nextension = \"log\"\nnumber = \"..10\"\n[[rule]]\nextension = \"c\"\ndefault = true\nnumber = \"..30\"",
+        "[[rule]]\nextension = [\"log\", \"c\"]\nnumber = \"..50\"",
+        "number = \"..70\"",
+    );
+    let max = |path, uid| policies.effective(&subject(path, uid)).number.max;
+    assert_eq!(max("/a.log", ANN), 10);
+    assert_eq!(max("/a.c", ANN), 50, "the administrator's rule is a default");
+    assert_eq!(max("/a.c", BOB), 30, "a rule is more specific than a default of the user");
+    assert_eq!(max("/a.h", BOB), 70);
+}
+
+#[test]
+fn of_two_policies_of_a_user_the_most_restrictive_one_wins() {
+    let policies = policies(
+        "",
+        "[[rule]]\nname = \"a*\"\nnumber = \"5..50\"\nspace = \"..1MB\"\nstorage = \"sparse\"\nlandmarks = true\n\
+         keep = { hourly = 9, daily = 1 }\n\
+         [[rule]]\nextension = \"c\"\nnumber = \"10..100\"\nstorage = \"full\"\nversions = false\nlandmarks = false\n\
+         keep = { hourly = 3, daily = 7 }\nnospace = \"fail\"\n\
+         [[rule]]\nsize = \"1KB..\"\nnospace = \"skip\"\nkeep = \"all\"",
+        "",
+    );
+    let both = policies.effective(&subject("/a.c", ANN));
+    assert_eq!((both.number, both.space.max, both.storage), (range(10, 50), 1_000_000, Storage::Sparse));
+    assert_eq!((both.versions, both.landmarks, both.nospace), (false, false, NoSpace::Fail));
+    assert_eq!(both.keep, generations([3, 1, 0, 0, 0]));
+    assert_eq!(policies.effective(&subject("/b.c", ANN)).number, range(10, 100));
+}
+
+#[test]
+fn rules_select_by_every_fact() {
+    let rule = |selector: &str| {
+        let policies = policies("", &format!("[[rule]]\n{selector}\nversions = false"), "");
+        move |subject: &Subject<'_>| !policies.effective(subject).versions
+    };
+    let file = subject("/home/ann/src/main.tar.GZ", ANN);
+    let matching = [
+        "path = \"/home/*/src/*\"",
+        "path = \"~/src/main*\"",
+        "path = \"src/main.*\"",
+        "directory = \"/home\"",
+        "directory = [\"/nowhere\", \"src/\"]",
+        "name = \"main.*\"",
+        "extension = [\"c\", \".tar.gz\"]",
+        "size = \"1KB..2KB\"",
+        "user = \"ann\"",
+        "group = 1001",
+        "directory = \"/home\"\nexcept = \"*.c\"",
+    ];
+    for selector in matching {
+        assert!(rule(selector)(&file), "{selector}");
+    }
+    let other = [
+        "path = \"/home/*\"",
+        "directory = \"/home/ann/sr\"",
+        "name = \"main\"",
+        "extension = \"tar\"",
+        "size = \"..999B\"",
+        "group = \"staff\"",
+        "process = \"vi\"",
+        "time = \"00:00..24:00\"",
+        "directory = \"/home\"\nexcept = \"main.*\"",
+        "name = \"main.*\"\nsize = \"2KB..\"",
+    ];
+    for selector in other {
+        assert!(!rule(selector)(&file), "{selector}");
+    }
+    assert!(rule("group = \"staff\"")(&Subject { groups: &[7, STAFF], ..file }));
+    assert!(!rule("extension = \"o\"")(&subject("/.o", ANN)), "a hidden file has no extension");
+    let process = |name: &'static str| Subject { process: Some(name.as_bytes()), ..file };
+    assert!(rule("process = [\"vi\", \"emacs*\"]")(&process("emacs-29")));
+    assert!(rule("process = \"a-process-with-a-long-name\"")(&process("a-process-with-")), "as the kernel cuts it");
+    let at = |minute, weekday| Subject { time: Some(LocalTime { minute, weekday }), ..file };
+    let night = rule("time = \"18:00..08:00\"\nweekday = \"mon..fri\"");
+    assert!(night(&at(1200, 4)) && !night(&at(600, 4)) && !night(&at(1200, 5)));
+}
+
+#[test]
+fn needs_tell_which_facts_matter() {
+    assert_eq!(Policies::new(None).needs(), versionpolicy::Needs::default());
+    let mut policies =
+        policies("", "[[rule]]\nprocess = \"vi\"\nversions = true", "[[rule]]\nweekday = \"sat\"\nversions = true");
+    assert!(policies.needs().process && policies.needs().time && !policies.needs().groups);
+    policies.set_user(ANN, None);
+    assert!(!policies.needs().process && policies.needs().time);
+}
+
+#[test]
+fn access_is_the_administrators_choice() {
+    let policies = policies(
+        "[users]\naccess = \"read\"\n[[users.override]]\ngroup = \"staff\"\naccess = \"change\"\n\
+         [[users.override]]\nuser = \"bob\"\naccess = \"none\"\nlog = true",
+        "",
+        "",
+    );
+    assert_eq!(policies.access(ANN, 1, &[]), UserAccess { access: Access::Read, log: false });
+    assert_eq!(policies.access(ANN, 1, &[STAFF]), UserAccess { access: Access::Change, log: false });
+    assert_eq!(policies.access(BOB, STAFF, &[]), UserAccess { access: Access::None, log: true });
+    assert_eq!(Policies::new(None).access(ANN, 1, &[]), UserAccess { access: Access::Change, log: false });
+}
+
+#[test]
+fn explain_names_file_line_and_bound() {
+    let policies = policies("[bounds]\nnumber = \"..100\"", "[[rule]]\nname = \"*\"\nnumber = \"..500\"", "");
+    let shown: Vec<_> = policies.explain(&subject("/f", ANN)).iter().map(ToString::to_string).collect();
+    let number = "number.max = 100 (~/versionfs.conf:3), changed by the bounds of /etc/versionfs.conf:3";
+    assert!(shown.contains(&number.to_owned()), "{shown:#?}");
+    assert!(shown.contains(&"versions = true (default)".to_owned()));
+    let builtin: Vec<_> = Policies::new(None).explain(&subject("/f", ANN)).iter().map(ToString::to_string).collect();
+    assert!(builtin.contains(&"storage = compress ((built-in):3)".to_owned()), "{builtin:#?}");
+}
+
+#[test]
+fn the_built_in_policy() {
+    let policies = Policies::new(None);
+    let file = policies.effective(&subject("/home/ann/thesis.tex", ANN));
+    assert_eq!((file.versions, file.storage), (true, Storage::Compress));
+    assert_eq!(file.age, range(86_400, 90 * 86_400));
+    let large = policies.effective(&Subject { size: 64 << 20, ..subject("/home/ann/video.mkv", ANN) });
+    assert_eq!((large.versions, large.storage), (true, Storage::Sparse));
+    for path in ["/a/main.o", "/a/.git/objects/12/34", "/a/.b.swp", "/a/b~", "/.cache/x", "/a/places.sqlite-wal"] {
+        assert!(!policies.effective(&subject(path, ANN)).versions, "{path}");
+    }
+    for path in ["/a/.git/config", "/a/cache/x", "/a/foo", "/a/Cargo.toml"] {
+        assert!(policies.effective(&subject(path, ANN)).versions, "{path}");
+    }
+    assert_eq!(policies.volume(), VolumeLimit { max: VolumeMax::Percent(25), hard: false });
+    assert_eq!(policies.volume().bytes(1000), Some(250));
+}
+
+// Retention.
+
+#[test]
+fn a_maximum_number_discards_the_tail() {
+    let policy = versionpolicy::Effective { number: range(0, 3), ..unlimited() };
+    assert_eq!(discarded(&policy, &days(5)), [1, 2]);
+    assert_eq!(discarded(&policy, &days(3)), [0; 0]);
+}
+
+#[test]
+fn a_maximum_age_discards_the_tail() {
+    let policy = versionpolicy::Effective { age: range(0, 2 * 86_400), ..unlimited() };
+    assert_eq!(discarded(&policy, &days(5)), [1, 2, 3]);
+}
+
+#[test]
+fn a_maximum_space_discards_the_tail_until_the_rest_fits() {
+    let policy = versionpolicy::Effective { space: range(0, 2 * SPACE + 1), ..unlimited() };
+    assert_eq!(discarded(&policy, &days(5)), [1, 2, 3]);
+}
+
+#[test]
+fn a_minimum_wins_over_any_maximum() {
+    let limits = |number, age, space| versionpolicy::Effective { number, age, space, ..unlimited() };
+    let (none, day) = (range(0, None), 86_400);
+    // The paper's example: at least 10 versions and at least 2 days.
+    assert_eq!(
+        discarded(&limits(range(10, 100), range(2 * day, 5 * day), none), &days(20)),
+        (1..=10).collect::<Vec<_>>()
+    );
+    assert_eq!(discarded(&limits(range(2, 1), none, none), &days(5)), [1, 2, 3]);
+    assert_eq!(discarded(&limits(range(0, 1), range(4 * day, None), none), &days(5)), [1, 2]);
+    assert_eq!(discarded(&limits(range(0, 1), none, range(3 * SPACE, None)), &days(5)), [1, 2]);
+    assert_eq!(discarded(&limits(range(3, None), none, range(0, 1)), &days(5)), [1, 2]);
+    assert_eq!(discarded(&limits(range(4, None), range(0, day), none), &days(5)), [1]);
+}
+
+#[test]
+fn junk_writes_cannot_flush_history() {
+    let policy = versionpolicy::Effective {
+        number: range(0, 10),
+        space: range(0, 10 * SPACE),
+        age: range(86_400, None),
+        ..unlimited()
+    };
+    let mut versions = vec![version(1, 3600 * SECOND, SPACE)];
+    versions.extend((2..1000).map(|number| version(number, SECOND, SPACE)));
+    assert_eq!(discarded(&policy, &versions), [0; 0]);
+}
+
+#[test]
+fn pins_tags_and_marked_landmarks_stay() {
+    let policy = versionpolicy::Effective { number: range(0, 2), ..unlimited() };
+    let mut versions = days(6);
+    versions[0].pinned = true;
+    versions[1].tagged = true;
+    versions[2].landmark = true;
+    let decision = decide(&policy, &versions, NOW);
+    assert_eq!(decision.discarded().collect::<Vec<_>>(), [4, 5, 6]);
+    let kept = [KeepReason::Pinned, KeepReason::Tagged, KeepReason::Landmark];
+    for ((_, verdict), reason) in decision.verdicts.iter().zip(kept) {
+        assert_eq!(*verdict, Verdict::Keep(reason));
+    }
+    assert_eq!(decision.verdicts[5].1, Verdict::Discard(DiscardReason::MaxNumber));
+}
+
+#[test]
+fn generations_thin_out_the_middle() {
+    let policy = versionpolicy::Effective { keep: generations([0, 3, 2, 2, 1]), ..unlimited() };
+    let decision = decide(&policy, &days(60), NOW);
+    let kept = |(number, verdict): &(u64, Verdict)| match verdict {
+        Verdict::Keep(KeepReason::Generation(generation)) => Some((*number, *generation)),
+        _ => None,
+    };
+    let kept: Vec<_> = decision.verdicts.iter().filter_map(kept).collect();
+    // 60 is 14 November, a Saturday: its week began on the 9th. 46 is 31 October.
+    let expected =
+        [(46, Generation::Monthly), (54, Generation::Weekly), (58, Generation::Daily), (59, Generation::Daily)];
+    assert_eq!(kept, [&expected[..], &[(60, Generation::Daily)]].concat());
+    let policy = versionpolicy::Effective { age: range(0, 5 * 86_400), ..policy };
+    assert!(discarded(&policy, &days(60)).contains(&54), "maximums apply to what generations keep");
+}
+
+#[test]
+fn landmarks_survive_thinning() {
+    let policy = versionpolicy::Effective { keep: generations([0; 5]), landmarks: true, ..unlimited() };
+    let mut versions = days(10);
+    versions[4].born = versions[4].died - DAY;
+    let decision = decide(&policy, &versions, NOW);
+    assert_eq!(decision.verdicts[4].1, Verdict::Keep(KeepReason::LongLived));
+    assert_eq!(decision.discarded().count(), 9);
+}
+
+#[test]
+fn a_clock_that_jumps_back_discards_nothing() {
+    let policy = versionpolicy::Effective { age: range(86_400, 2 * 86_400), number: range(0, 1), ..unlimited() };
+    let versions = [version(1, -DAY, 1), version(2, 5 * DAY, 1), version(3, 5 * DAY, 1)];
+    assert_eq!(discarded(&policy, &versions), [0; 0]);
+    let policy = versionpolicy::Effective { age: range(0, 1), ..unlimited() };
+    assert_eq!(discarded(&policy, &versions), [0; 0], "ages are never negative, and monotonic in a set");
+}
+
+#[test]
+fn whether_a_new_version_needs_a_decision() {
+    let policy = versionpolicy::Effective { number: range(0, 3), age: range(0, 86_400), ..unlimited() };
+    assert!(may_exceed(&policy, 4, 0, NOW.at, NOW) && !may_exceed(&policy, 3, NO_LIMIT, NOW.at - DAY, NOW));
+    assert!(may_exceed(&policy, 1, 0, NOW.at - DAY - 1, NOW));
+}
+
+// The volume.
+
+#[test]
+fn the_volume_discards_what_died_first() {
+    let policy = versionpolicy::Effective { age: range(3 * 86_400, None), ..unlimited() };
+    let sets: Vec<_> = (0..50)
+        .map(|set| {
+            let mut versions = days(20);
+            versions.iter_mut().for_each(|version| version.died += (set + 1) * SECOND * 60);
+            versions[0].pinned = true;
+            versions
+        })
+        .collect();
+    let mut usage = VolumeUsage::new(NOW);
+    sets.iter().for_each(|versions| usage.add(&policy, versions));
+    assert_eq!(usage.total(), 50 * 20 * SPACE);
+    let discard = |max, hard| {
+        let mut cut = usage.cut(max, hard);
+        let discarded: Vec<_> = sets.iter().map(|versions| cut.discard(&policy, versions)).collect();
+        (discarded, cut.missing())
+    };
+    // 49 of the 50 versions that died on the second day.
+    let (discarded, missing) = discard(951 * SPACE, false);
+    assert_eq!((discarded.concat().len(), missing), (49, 0));
+    assert!(discarded.iter().all(|numbers| numbers.iter().all(|number| *number == 2)));
+    // The minimum age protects versions 18 and newer.
+    let (discarded, missing) = discard(0, false);
+    assert_eq!(discarded[0], (2..=17).collect::<Vec<_>>());
+    assert_eq!(missing, 50 * 4 * SPACE);
+    // A hard bound spares only pinned versions.
+    let (discarded, missing) = discard(0, true);
+    assert_eq!((discarded[0].clone(), missing), ((2..=20).collect::<Vec<_>>(), 50 * SPACE));
+    assert!(usage.cut(usage.total(), true).is_empty());
+}
+
+#[test]
+fn a_hard_bound_gives_up_the_minimum_age_last() {
+    let old = versionpolicy::Effective { number: range(1, None), ..unlimited() };
+    let young = versionpolicy::Effective { age: range(10 * 86_400, None), ..unlimited() };
+    let versions = [version(1, 5 * DAY, SPACE)];
+    let newer = [version(1, DAY, SPACE)];
+    let mut usage = VolumeUsage::new(NOW);
+    usage.add(&young, &versions);
+    usage.add(&old, &newer);
+    let mut cut = usage.cut(SPACE, true);
+    assert_eq!(cut.discard(&young, &versions), [0; 0]);
+    assert_eq!(cut.discard(&old, &newer), [1]);
+}
+
+// External policies.
+
+#[test]
+fn external_policies_need_permission() {
+    let text = "external = \"/home/ann/policy\"";
+    let path = |policies: &Policies| policies.effective(&subject("/f", ANN)).external;
+    assert_eq!(path(&policies("", text, "")), None);
+    let permitted = path(&policies("[bounds]\nexternal = true", text, "")).expect("permitted");
+    assert_eq!((&*permitted.path, permitted.uid), ("/home/ann/policy", Some(ANN)));
+    let own =
+        path(&policies("[[rule]]\nname = \"*\"\nexternal = \"/usr/bin/p\"", "", "")).expect("the administrator's");
+    assert_eq!(own.uid, None);
+}
+
+#[test]
+fn answers_are_bounded_by_minimums_and_maximums() {
+    let policy = versionpolicy::Effective { number: range(2, 4), keep: generations([0; 5]), ..unlimited() };
+    let answer = |text: &str| apply_answer(&policy, &days(6), NOW, text.as_bytes());
+    let numbers = |text: &str| answer(text).expect("valid").discarded().collect::<Vec<_>>();
+    assert_eq!(numbers("{\"discard\": [3, 6]}"), [1, 3], "6 is protected, 1 exceeds the maximum");
+    assert_eq!(numbers("{\"discard\": []}"), [1, 2]);
+    let error = |text: &str| answer(text).expect_err("invalid").to_string();
+    assert_eq!(error("{\"discard\": [7]}"), "the answer discards version 7, which does not exist");
+    let malformed = "the answer is not {\"discard\": [NUMBER, ...]}: ";
+    for text in ["", "[]", "{}", "{\"discard\": [-1]}", "{\"discard\": [1], \"keep\": []}", "{\"discard\": [1]} x"] {
+        assert!(error(text).starts_with(malformed), "{text}");
+    }
+    assert_eq!(
+        apply_answer(&policy, &[], NOW, &vec![b' '; versionpolicy::MAX_ANSWER + 1]),
+        Err(versionpolicy::AnswerError::TooLong)
+    );
+}
+
+#[test]
+fn the_request_is_one_json_object() {
+    let policy = versionpolicy::Effective { number: range(1, 4), ..unlimited() };
+    let json = request_json(&policy, b"/a\xff", &[version(7, DAY, 5), version(8, -1, 0)], NOW);
+    assert_eq!(
+        json,
+        "{\"request\":1,\"path\":\"/a\u{fffd}\",\"path_bytes\":[47,97,255],\"now\":\"1794700800.000000000\",\
+         \"number\":{\"min\":1,\"max\":4},\"age\":{\"min\":0,\"max\":null},\"space\":{\"min\":0,\"max\":null},\
+         \"versions\":[\
+         {\"number\":7,\"born\":\"1794614399.000000000\",\"died\":\"1794614400.000000000\",\"stored\":5,\
+         \"pinned\":false,\"tagged\":false,\"landmark\":false,\"protected\":false},\
+         {\"number\":8,\"born\":\"1794700799.000000001\",\"died\":\"1794700800.000000001\",\"stored\":0,\
+         \"pinned\":false,\"tagged\":false,\"landmark\":false,\"protected\":true}]}\n"
+    );
+}
