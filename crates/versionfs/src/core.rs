@@ -1,6 +1,7 @@
 use crate::callers::Callers;
 use crate::inode::Inodes;
 use crate::options::Options;
+use crate::policy::MountPolicies;
 use crate::set::Sets;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -14,6 +15,7 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) sets: Sets,
     pub(crate) callers: Callers,
+    pub(crate) policies: MountPolicies,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
@@ -22,13 +24,14 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(lower: Arc<dyn Layer>, options: Options) -> Self {
+    pub(crate) fn new(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Self {
         Self {
             lower,
             options,
             inodes: Inodes::default(),
             sets: Sets::default(),
             callers: Callers::default(),
+            policies,
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             uid: rustix::process::geteuid().as_raw(),

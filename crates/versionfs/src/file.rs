@@ -11,7 +11,7 @@ use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use versionset::{BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, forward,
@@ -38,6 +38,8 @@ pub(crate) struct VersionFile {
     mode: Mode,
     reads: bool,
     appends: bool,
+    /// Whether the policy excludes the file: found out at the first change.
+    is_excluded: OnceLock<bool>,
     /// Whether this open file has made its version.
     made: AtomicBool,
     is_bound: AtomicBool,
@@ -97,6 +99,7 @@ impl VersionVnode {
             reads: flags.reads(),
             appends: flags.appends(),
             made: AtomicBool::new(mode == Mode::Creates),
+            is_excluded: OnceLock::new(),
             is_bound: AtomicBool::new(false),
             early: Mutex::default(),
         })
@@ -240,8 +243,14 @@ impl VersionFile {
 
     /// Whether this open file makes versions.
     fn versions(&self, cx: &Cx<'_>) -> Result<bool> {
-        let _ = cx;
-        Ok(!self.inode.is_buried())
+        if self.inode.is_buried() {
+            return Ok(false);
+        }
+        if let Some(is_excluded) = self.is_excluded.get() {
+            return Ok(!is_excluded);
+        }
+        let attr = self.vnode.getattr(&self.core.server(cx))?;
+        Ok(!*self.is_excluded.get_or_init(|| self.head().is_excluded(cx, &attr).unwrap_or(false)))
     }
 
     /// Does what is due before bytes change: makes this open file's version, and saves the bytes.

@@ -5,10 +5,10 @@
 
 use crate::core::Core;
 use crate::inode::{Inode, Place};
-use crate::options::{NoSpace, Storage};
 use crate::session::{Active, Session};
 use crate::set::{Locked, Set, link_stem};
 use std::sync::Arc;
+use versionpolicy::{Effective, NoSpace, Storage};
 use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
 use vnode::{
     Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
@@ -184,9 +184,11 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
     ) -> Result<()> {
+        let policy = self.policy(cx, attr)?;
         // The kernel writes to the host file directly: no delta could be kept right.
         let unseen = session.direct > 0;
-        let is_small = self.core.options.storage == Storage::Full && attr.size <= QUICK_COPY;
+        let is_full = policy.as_ref().is_some_and(|policy| policy.storage == Storage::Full);
+        let is_small = is_full && attr.size <= QUICK_COPY;
         let made = if unseen || is_small {
             session.active = None;
             self.copy(cx, set, head, attr, cause).map(|_| ())
@@ -194,17 +196,12 @@ impl Head<'_> {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
-            Err(errno) if self.may_skip(errno) => {
+            Err(errno) if may_skip(policy.as_ref(), errno) => {
                 tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
                 self.activate(cx, session, set)
             }
             made => made,
         }
-    }
-
-    /// Whether a change is made although its version could not be.
-    pub(crate) fn may_skip(&self, errno: Errno) -> bool {
-        self.core.options.no_space == NoSpace::Skip && matches!(errno, Errno::NOSPC | Errno::DQUOT)
     }
 
     /// Opens the newest version for saving blocks, if it depends on the head.
@@ -267,6 +264,12 @@ impl Head<'_> {
         };
         entry.vnode.setattr(cx, &set, None).map(|_| ())
     }
+}
+
+/// Whether a change is made although its version could not be.
+fn may_skip(policy: Option<&Effective>, errno: Errno) -> bool {
+    let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
+    skips && matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Returns when the head that ends `now` began, and when it ends: after all earlier versions, even

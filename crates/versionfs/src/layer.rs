@@ -1,8 +1,10 @@
 use crate::core::Core;
 use crate::node::VersionVnode;
 use crate::options::{CopyOn, NoSpace, Options, Storage};
+use crate::policy::{MountPolicies, PolicySource};
 use crate::upcalls::SharedStops;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 use vnode::{Command, Cx, Layer, Result, Upcalls, Vnode, forward};
 
@@ -13,10 +15,17 @@ pub const LAYER: LayerType = LayerType {
     options: &[
         OptionSpec {
             name: "storage",
-            value: Some("full|compress|sparse"),
-            help: "How versions are stored. full: as ordinary files, which share their data with the file where the file \
-                   system can (reflinks). compress (the default): compressed. sparse: only the 4 KiB blocks that differ from \
-                   the next newer version.",
+            value: Some("full|compress|sparse|sparse-compress|delta|text|blocks"),
+            help: "How versions are stored, unless a configuration file says otherwise. full: as ordinary files, which \
+                   share their data with the file where the file system can (reflinks). compress (the default; sparse for \
+                   large files): compressed. sparse: only the 4 KiB blocks that differ from the next newer version. \
+                   sparse-compress: these, compressed. delta: the bytes that differ. text: the lines that differ. blocks: \
+                   in content-addressed blocks that the whole volume shares.",
+        },
+        OptionSpec {
+            name: "config",
+            value: Some("PATH"),
+            help: "The administrator's configuration file (default: /etc/versionfs.conf).",
         },
         OptionSpec {
             name: "copy-on",
@@ -41,10 +50,18 @@ pub const LAYER: LayerType = LayerType {
 
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
     let storage = match settings.text("storage")? {
-        None | Some("compress") => Storage::Compress,
+        None => Storage::Policy,
         Some("full") => Storage::Full,
+        Some("compress") => Storage::Compress,
         Some("sparse") => Storage::Sparse,
-        Some(other) => return Err(format!("storage={other}: it is none of full, compress, sparse")),
+        Some("sparse-compress") => Storage::SparseCompress,
+        Some("delta") => Storage::Delta,
+        Some("text") => Storage::Text,
+        Some("blocks") => Storage::Blocks,
+        Some(other) => {
+            let all = "full, compress, sparse, sparse-compress, delta, text, blocks";
+            return Err(format!("storage={other}: it is none of {all}"));
+        }
     };
     let copy_on = match settings.text("copy-on")? {
         None | Some("change") => CopyOn::Change,
@@ -57,7 +74,16 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         Some(other) => return Err(format!("no-space={other}: it is neither fail nor skip")),
     };
     let comprehensive = settings.has("comprehensive");
-    Ok(VersionFs::new(lower, Options { storage, copy_on, no_space, comprehensive, ..Options::default() }))
+    let mut source = PolicySource::of_mount();
+    if let Some(path) = settings.bytes("config") {
+        source.config = std::path::PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+    }
+    let options = Options { storage, copy_on, no_space, comprehensive, ..Options::default() };
+    Ok(VersionFs::with_policies(lower, options, source)?)
+}
+
+fn source_of(options: &Options, source: PolicySource) -> PolicySource {
+    PolicySource { storage: options.storage.of_policy(), nospace: Some(options.no_space.of_policy()), ..source }
 }
 
 /// The layer.
@@ -68,10 +94,29 @@ pub struct VersionFs {
 }
 
 impl VersionFs {
-    /// Returns the layer over `lower`.
+    /// Returns the layer over `lower`. Every version is made and kept for ever.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>, options: Options) -> Arc<Self> {
-        let core = Arc::new(Core::new(Arc::clone(&lower), options));
+        let source = source_of(&options, PolicySource::default());
+        Self::with(lower, options, MountPolicies::keeping_all(source))
+    }
+
+    /// Returns the layer over `lower` with the built-in policies and those of `source`. The options
+    /// `storage` and `no_space` set the defaults.
+    ///
+    /// # Errors
+    /// A sentence about what is wrong in the administrator's file.
+    pub fn with_policies(
+        lower: Arc<dyn Layer>,
+        options: Options,
+        source: PolicySource,
+    ) -> core::result::Result<Arc<Self>, String> {
+        let policies = MountPolicies::load(source_of(&options, source))?;
+        Ok(Self::with(lower, options, policies))
+    }
+
+    fn with(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Arc<Self> {
+        let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let root = Arc::new(VersionVnode::over(&core, lower.root()));
         Arc::new(Self { lower, root })
     }

@@ -14,6 +14,7 @@
 //! | rename | `rename` |
 //! | hard links | `link` |
 //! | objects in use | `inode` |
+//! | the policy of a file | `policy` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
@@ -34,6 +35,7 @@ mod layer;
 mod link;
 mod node;
 mod options;
+mod policy;
 mod rebuild;
 mod remove;
 mod rename;
@@ -44,3 +46,4 @@ mod vnode_impl;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};
+pub use policy::{CONFIG, PolicyHost, PolicySource, set_host};

@@ -19,6 +19,8 @@ pub(crate) enum Fate {
     Copied,
     /// It has other names, so nothing is lost.
     Named,
+    /// The policy excludes it.
+    Dropped,
 }
 
 /// A removal that is about to happen.
@@ -47,7 +49,7 @@ impl VersionVnode {
                 victim.leave_inode(cx, &self.lower, name)?;
                 self.lower.unlink(cx, name)?;
             }
-            Fate::Copied => self.lower.unlink(cx, name)?,
+            Fate::Copied | Fate::Dropped => self.lower.unlink(cx, name)?,
             Fate::Kept => {
                 self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
@@ -72,7 +74,13 @@ impl VersionVnode {
         let mut session = self.inode.session(cx)?;
         if self.lower.kind() != Kind::Regular {
             let attr = self.lower.getattr(cx)?;
-            let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };
+            let fate = if attr.nlink > 1 {
+                Fate::Named
+            } else if self.head().is_excluded(cx, &attr)? {
+                Fate::Dropped
+            } else {
+                Fate::Kept
+            };
             return Ok(Removal { fate, attr, _session: session });
         }
         if self.inode.delayed().is_some() {
@@ -84,6 +92,9 @@ impl VersionVnode {
             return Ok(Removal { fate: Fate::Named, attr, _session: session });
         }
         session.active = None;
+        if self.head().is_droppable(cx, &attr)? {
+            return Ok(Removal { fate: Fate::Dropped, attr, _session: session });
+        }
         if session.writers == 0 && session.direct == 0 {
             return Ok(Removal { fate: Fate::Kept, attr, _session: session });
         }
@@ -171,6 +182,13 @@ impl VersionVnode {
         let victim = self.victim(name, &entry);
         victim.require_empty(cx)?;
         let cx = &blocking(cx);
+        if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
+            self.lower.rmdir(cx, name)?;
+            victim.inode.set_place(None);
+            self.core.policies.forget_paths();
+            return Ok(());
+        }
+        self.core.policies.forget_paths();
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;

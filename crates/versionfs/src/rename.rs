@@ -117,7 +117,7 @@ impl Move<'_> {
                 victim.leave_inode(cx, &new_dir.lower, new_name)?;
                 self.rename(cx, flags)?;
             }
-            Fate::Copied => self.rename(cx, flags)?,
+            Fate::Copied | Fate::Dropped => self.rename(cx, flags)?,
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
                 // the new one replaces it.
@@ -199,6 +199,9 @@ impl Move<'_> {
         if object.head().close(cx, locked, &sets.own, Cause::Rename)? {
             return Ok(());
         }
+        if object.head().is_excluded(cx, &self.attr)? {
+            return Ok(());
+        }
         let mut locked = sets.own.lock(&object.core, &server)?;
         let had_store = locked.has_store();
         let target = self.reference();
@@ -235,6 +238,9 @@ impl Move<'_> {
             return;
         }
         let server = object.core.server(cx);
+        if object.lower.kind() == Kind::Directory {
+            object.core.policies.forget_paths();
+        }
         let set = object.core.sets.of_name(&dir.lower, name.as_bytes());
         let birth = Birth {
             time: object.core.now(),
