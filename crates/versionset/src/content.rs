@@ -1,8 +1,9 @@
 //! The bytes of a version, whatever stores them.
 
 use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result};
+use vnode::{Cx, Errno, OpenFile, Result};
 
 /// The bytes of a version, or of the head.
 pub trait Content: Send + Sync + fmt::Debug {
@@ -49,6 +50,92 @@ impl Content for Plain {
     }
 }
 
+/// A version without the bytes that it has in common with a newer one.
+pub trait Partial: Send + Sync + fmt::Debug {
+    /// Returns the size of the version in bytes.
+    fn size(&self) -> u64;
+
+    /// Returns the number of the oldest version that the missing bytes may come from: they come
+    /// from the first version from this one on, finally from the head. 0: the next newer version.
+    fn base(&self) -> u64;
+
+    /// Returns a range such that all bytes outside of it are at the same offsets in the newer
+    /// version.
+    fn extent(&self) -> Range<u64>;
+
+    /// Reads at `offset` the bytes that the version contains, and passes the ranges that it lacks
+    /// to `lacks`. `out` lies within the size of the version.
+    ///
+    /// # Errors
+    /// `EIO` if the version is damaged; errors of the layer below.
+    fn fill(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64, lacks: &mut dyn FnMut(Piece)) -> Result<()>;
+}
+
+/// Bytes of a read that a newer version contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where they belong in the buffer.
+    pub at: usize,
+    /// How many they are.
+    pub len: usize,
+    /// Their offset in the newer version.
+    pub offset: u64,
+}
+
+impl Piece {
+    /// Returns the part of the buffer that the piece is for.
+    ///
+    /// # Errors
+    /// `EIO` if it is outside.
+    pub fn part<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8]> {
+        let end = self.at.checked_add(self.len).ok_or(Errno::IO)?;
+        out.get_mut(self.at..end).ok_or(Errno::IO)
+    }
+
+    /// Reads the piece from `newer`.
+    ///
+    /// # Errors
+    /// `EIO` if `newer` is too short: the version was made from another one. Those of `newer`.
+    pub fn read(&self, cx: &Cx<'_>, newer: &dyn Content, out: &mut [u8]) -> Result<()> {
+        if newer.read_at(cx, self.part(out)?, self.offset)? < self.len { Err(Errno::IO) } else { Ok(()) }
+    }
+}
+
+/// A partial version over the newer one that has the bytes it lacks.
+#[derive(Debug)]
+pub struct Over<P> {
+    partial: P,
+    newer: Arc<dyn Content>,
+}
+
+impl<P: Partial> Over<P> {
+    /// Completes `partial` with the bytes of `newer`.
+    #[must_use]
+    pub fn new(partial: P, newer: Arc<dyn Content>) -> Self {
+        Self { partial, newer }
+    }
+}
+
+impl<P: Partial> Content for Over<P> {
+    fn size(&self) -> u64 {
+        self.partial.size()
+    }
+
+    fn read_at(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        let out = clamp(out, offset, self.size());
+        let mut pieces = Vec::new();
+        self.partial.fill(cx, out, offset, &mut |piece| pieces.push(piece))?;
+        for piece in pieces {
+            piece.read(cx, &*self.newer, out)?;
+        }
+        Ok(out.len())
+    }
+
+    fn plain(&self) -> Option<&Arc<dyn OpenFile>> {
+        None
+    }
+}
+
 /// Returns the part of `out` that lies before `size` when `out` is read at `offset`.
 pub fn clamp(out: &mut [u8], offset: u64, size: u64) -> &mut [u8] {
     let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -79,9 +166,33 @@ pub fn write_full(cx: &Cx<'_>, file: &dyn OpenFile, data: &[u8], offset: u64) ->
     let mut done = 0;
     while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
         match file.write(cx, rest, offset + done as u64)? {
-            0 => return Err(vnode::Errno::IO),
+            0 => return Err(Errno::IO),
             written => done += written,
         }
     }
     Ok(())
+}
+
+/// Reads exactly `len` bytes of a version file.
+///
+/// # Errors
+/// `EIO` if the file is too short, `ENOMEM`; errors of the layer below.
+pub(crate) fn read_exact(cx: &Cx<'_>, file: &dyn OpenFile, offset: u64, len: u64) -> Result<Vec<u8>> {
+    let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
+    let mut bytes = Vec::new();
+    // The length may come from a hostile file.
+    bytes.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
+    bytes.resize(len, 0);
+    if read_full(cx, file, &mut bytes, offset)? < len {
+        return Err(Errno::IO);
+    }
+    Ok(bytes)
+}
+
+/// Reads exactly as many bytes of a content as fit into `out`.
+///
+/// # Errors
+/// `EIO` if the content is too short; those of the content.
+pub(crate) fn fill_from(cx: &Cx<'_>, content: &dyn Content, out: &mut [u8], offset: u64) -> Result<()> {
+    if content.read_at(cx, out, offset)? < out.len() { Err(Errno::IO) } else { Ok(()) }
 }

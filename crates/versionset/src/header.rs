@@ -1,6 +1,7 @@
 //! The header that every version file has, except those that are an ordinary copy of the file: its
 //! attributes, from which a lost index is rebuilt.
 
+use crate::names::Letter;
 use crate::version::Version;
 use crate::wire::{Reader, Writer};
 
@@ -17,6 +18,12 @@ pub struct Header {
 pub const MAX_HEADER: usize = 72 * 1024;
 
 impl Header {
+    /// Returns the header of the same version stored in another way.
+    #[must_use]
+    pub(crate) fn stored_as(&self, letter: Letter, size: u64) -> Self {
+        Self { version: Version { letter, size, ..self.version.clone() }, xattrs: self.xattrs.clone() }
+    }
+
     /// Returns the header as bytes, at most [`MAX_HEADER`]. `None` if the extended attributes are
     /// too large.
     #[must_use]

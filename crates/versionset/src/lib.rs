@@ -8,22 +8,38 @@
 //! | the header of version files | `header` |
 //! | the bytes of a version | `content` |
 //! | block deltas in sparse files | `sparse` |
+//! | whole versions, compressed | `compressed`; `start`, `chunks` |
+//! | a version through the newer ones | `reconstruct` |
+//! | an index from the version files | `rebuild` |
+//! | files of a set in its directory | `store` |
 #![forbid(unsafe_code)]
 
+mod chunks;
+mod compressed;
 mod content;
 mod header;
 mod index;
 mod names;
+mod rebuild;
+mod reconstruct;
 mod sparse;
+mod start;
+mod store;
+#[cfg(test)]
+mod testing;
 mod version;
 mod wire;
 
-pub use content::{Content, Plain, clamp, read_full, write_full};
+pub use compressed::Compressed;
+pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
 pub use header::{Header, MAX_HEADER};
 pub use index::{Birth, Condition, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
 pub use names::{
     LINKS, Letter, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name, number_of, parse,
     stem_of, version_name,
 };
-pub use sparse::{BLOCK, Sparse, SparseWriter};
+pub use rebuild::{Rebuilt, SetFiles, list, rebuild, write_index};
+pub use reconstruct::{Members, Source, Stored, open_version, read_header};
+pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
+pub use store::{OpenBlocks, StoreFiles, replace};
 pub use version::{Cause, Flags, Version, Who, just_after};

@@ -8,8 +8,9 @@
 //! While a version is being made, a block is written first, then its checksum, then its bit. So a
 //! kill at any moment leaves a valid file.
 
-use crate::content::{Content, clamp, read_full, write_full};
+use crate::content::{Content, Over, Partial, Piece, clamp, fill_from, read_exact, read_full, write_full};
 use crate::header::{Header, MAX_HEADER};
+use crate::names::Letter;
 use crate::wire::{Reader, Writer};
 use core::ops::Range;
 use std::sync::Arc;
@@ -218,69 +219,46 @@ fn set(bitmap: &mut [u8], block: u64) {
     }
 }
 
-/// A sparse version over the next newer one.
+/// The blocks of a sparse version.
 #[derive(Debug)]
-pub struct Sparse {
+pub struct SparseBlocks {
     file: Arc<dyn OpenFile>,
     layout: Layout,
-    bitmap: Vec<u8>,
-    newer: Arc<dyn Content>,
+    extent: Range<u64>,
 }
 
-impl Sparse {
-    /// Opens a sparse version of `len` bytes. `newer` returns the next newer version, and is called
-    /// only if a block is absent.
-    ///
-    /// # Errors
-    /// `EIO` if the file is damaged; errors of the layer below and of `newer`.
-    pub fn open(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64, newer: Arc<dyn Content>) -> Result<Self> {
-        let (layout, _) = read_end(cx, &*file, len)?;
-        let bitmap = read_bitmap(cx, &*file, &layout)?;
-        Ok(Self { file, layout, bitmap, newer })
-    }
-
-    /// Reads the header of a sparse version of `len` bytes, and whether every block is present.
+impl SparseBlocks {
+    /// Opens a sparse version of `len` bytes.
     ///
     /// # Errors
     /// `EIO` if the file is damaged; errors of the layer below.
-    pub fn header(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Header, bool)> {
-        let (layout, header) = read_end(cx, file, len)?;
-        let bitmap = read_bitmap(cx, file, &layout)?;
-        let is_whole = (0..layout.blocks()).all(|block| is_set(&bitmap, block));
-        Ok((header, is_whole))
-    }
-
-    /// Reads a sparse version into a writer, to add blocks to it.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn reopen(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<SparseWriter> {
+    pub fn open(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<Self> {
         let (layout, _) = read_end(cx, &*file, len)?;
-        let bitmap = read_bitmap(cx, &*file, &layout)?;
-        Ok(SparseWriter { file, layout, bitmap })
-    }
-
-    /// Returns the offset behind the run of blocks from `offset` on that are all present or all
-    /// absent, and whether they are present.
-    fn run(&self, offset: u64, limit: u64) -> (u64, bool) {
-        let first = offset / BLOCK;
-        let present = is_set(&self.bitmap, first);
-        let last = limit.div_ceil(BLOCK);
-        let after = (first..last).find(|block| is_set(&self.bitmap, *block) != present).unwrap_or(last);
-        ((after * BLOCK).min(limit), present)
+        let blocks = layout.blocks();
+        let mut extent = 0..layout.size;
+        if blocks <= MAX_SCANNED {
+            let bitmap = Bits::read(cx, &*file, &layout, 0..blocks)?;
+            let first = (0..blocks).find(|block| bitmap.has(*block));
+            let last = (0..blocks).rfind(|block| bitmap.has(*block));
+            extent = match (first, last) {
+                (Some(first), Some(last)) => first * BLOCK..((last + 1) * BLOCK).min(layout.size),
+                _ => 0..0,
+            };
+        }
+        Ok(Self { file, layout, extent })
     }
 
     /// Reads blocks that are present and checks them.
     fn read_present(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<()> {
+        let (first, end) = (offset / BLOCK, (offset + out.len() as u64).div_ceil(BLOCK));
+        let sums = read_exact(cx, &*self.file, self.layout.checksums + first * 4, (end - first) * 4)?;
         let mut block = [0; BLOCK as usize];
         let (mut at, mut out) = (offset, out);
-        while !out.is_empty() {
+        for sum in sums.chunks_exact(4) {
             let number = at / BLOCK;
             let block = block.get_mut(..self.layout.block_len(number)).ok_or(Errno::IO)?;
-            let mut sum = [0; 4];
             let read = read_full(cx, &*self.file, block, number * BLOCK)?;
-            let read_sum = read_full(cx, &*self.file, &mut sum, self.layout.checksums + number * 4)?;
-            if read < block.len() || read_sum < 4 || crc32c::crc32c(block) != u32::from_le_bytes(sum) {
+            if read < block.len() || crc32c::crc32c(block).to_le_bytes() != sum {
                 return Err(Errno::IO);
             }
             let from = block.get(usize::try_from(at % BLOCK).unwrap_or(0)..).ok_or(Errno::IO)?;
@@ -290,46 +268,193 @@ impl Sparse {
             at += len as u64;
             out = rest;
         }
-        Ok(())
+        if out.is_empty() { Ok(()) } else { Err(Errno::IO) }
     }
 }
 
-impl Content for Sparse {
+impl Partial for SparseBlocks {
     fn size(&self) -> u64 {
         self.layout.size
     }
 
-    fn read_at(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
-        let out = clamp(out, offset, self.layout.size);
-        let (len, limit) = (out.len(), offset + out.len() as u64);
-        let mut done = 0;
-        while done < len {
-            let at = offset + done as u64;
-            let (until, present) = self.run(at, limit);
-            let end = usize::try_from(until - offset).unwrap_or(len);
-            let part = out.get_mut(done..end).ok_or(Errno::IO)?;
+    fn base(&self) -> u64 {
+        0
+    }
+
+    fn extent(&self) -> Range<u64> {
+        self.extent.clone()
+    }
+
+    /// Reads the bitmap each time: while a version is being made, blocks are added to it.
+    fn fill(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64, lacks: &mut dyn FnMut(Piece)) -> Result<()> {
+        let limit = offset + out.len() as u64;
+        let bits = Bits::read(cx, &*self.file, &self.layout, offset / BLOCK..limit.div_ceil(BLOCK))?;
+        let mut at = offset;
+        while at < limit {
+            let (until, present) = bits.run(at, limit);
+            let start = usize::try_from(at - offset).map_err(|_| Errno::IO)?;
+            let end = usize::try_from(until - offset).map_err(|_| Errno::IO)?;
             if present {
-                self.read_present(cx, part, at)?;
-            } else if self.newer.read_at(cx, part, at)? < part.len() {
-                // The newer version is too short: it is not the one that this was made from.
-                return Err(Errno::IO);
+                self.read_present(cx, out.get_mut(start..end).ok_or(Errno::IO)?, at)?;
+            } else {
+                lacks(Piece { at: start, len: end - start, offset: at });
             }
-            done = end;
+            at = until;
         }
-        Ok(len)
+        Ok(())
+    }
+}
+
+/// Most blocks of a version whose bitmap is read when the version is opened: 4 KiB of it.
+const MAX_SCANNED: u64 = 32_768;
+
+/// A part of the bitmap.
+struct Bits {
+    bytes: Vec<u8>,
+    /// The first block of the part, a multiple of 8.
+    first: u64,
+    end: u64,
+}
+
+impl Bits {
+    fn read(cx: &Cx<'_>, file: &dyn OpenFile, layout: &Layout, blocks: Range<u64>) -> Result<Self> {
+        let from = blocks.start / 8;
+        let bytes = read_exact(cx, file, layout.bitmap + from, blocks.end.div_ceil(8).saturating_sub(from))?;
+        Ok(Self { bytes, first: from * 8, end: blocks.end })
+    }
+
+    fn has(&self, block: u64) -> bool {
+        block.checked_sub(self.first).is_some_and(|block| is_set(&self.bytes, block))
+    }
+
+    /// Returns the offset behind the run of blocks from `offset` on that are all present or all
+    /// absent, and whether they are present.
+    fn run(&self, offset: u64, limit: u64) -> (u64, bool) {
+        let first = offset / BLOCK;
+        let present = self.has(first);
+        let after = (first..self.end).find(|block| self.has(*block) != present).unwrap_or(self.end);
+        ((after * BLOCK).min(limit), present)
+    }
+}
+
+/// A sparse version over the next newer one.
+#[derive(Debug)]
+pub struct Sparse(Over<SparseBlocks>);
+
+impl Sparse {
+    /// Opens a sparse version of `len` bytes. `newer` is the next newer version, and is read only
+    /// where a block is absent. Blocks may be added while the version is open, but not during a
+    /// read.
+    ///
+    /// # Errors
+    /// `EIO` if the file is damaged; errors of the layer below.
+    pub fn open(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64, newer: Arc<dyn Content>) -> Result<Self> {
+        Ok(Self(Over::new(SparseBlocks::open(cx, file, len)?, newer)))
+    }
+
+    /// Reads the header of a sparse version of `len` bytes, and whether every block is present.
+    ///
+    /// # Errors
+    /// `EIO` if the file is damaged; errors of the layer below.
+    pub fn header(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Header, bool)> {
+        let (layout, header) = read_end(cx, file, len)?;
+        let mut at = 0;
+        while at < layout.blocks() {
+            let end = (at + MAX_SCANNED).min(layout.blocks());
+            let bits = Bits::read(cx, file, &layout, at..end)?;
+            if !(at..end).all(|block| bits.has(block)) {
+                return Ok((header, false));
+            }
+            at = end;
+        }
+        Ok((header, true))
+    }
+
+    /// Writes `old` to `file`, which is empty: the blocks that differ from any of `newer`. Without a
+    /// newer content, all blocks. Returns the writer; its bitmap says what was written.
+    ///
+    /// # Errors
+    /// `E2BIG` if the extended attributes are too large; errors of the contents and of the layer
+    /// below.
+    pub fn write(
+        cx: &Cx<'_>,
+        file: Arc<dyn OpenFile>,
+        header: &Header,
+        old: &dyn Content,
+        newer: &[&dyn Content],
+    ) -> Result<SparseWriter> {
+        let size = old.size();
+        let mut writer = SparseWriter::begin(cx, file, size, &header.stored_as(Letter::Sparse, size))?;
+        let mut buffer = vec![0; COMPARED];
+        let mut at = 0;
+        while at < size {
+            let part = clamp(&mut buffer, at, size);
+            let differ = differing(cx, old, newer, part, at)?;
+            for run in differ {
+                let offset = at + run.start as u64;
+                writer.add(cx, part.get(run).ok_or(Errno::IO)?, offset)?;
+            }
+            at += part.len() as u64;
+        }
+        Ok(writer)
+    }
+
+    /// Reads a sparse version into a writer, to add blocks to it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn reopen(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<SparseWriter> {
+        let (layout, _) = read_end(cx, &*file, len)?;
+        let bitmap = read_exact(cx, &*file, layout.bitmap, layout.blocks().div_ceil(8))?;
+        Ok(SparseWriter { file, layout, bitmap })
+    }
+}
+
+/// Bytes that are compared at a time.
+pub(crate) const COMPARED: usize = 32 * BLOCK as usize;
+
+/// Reads `old` at `offset` into `part`. Returns the runs of blocks that differ from any of `newer`.
+pub(crate) fn differing(
+    cx: &Cx<'_>,
+    old: &dyn Content,
+    newer: &[&dyn Content],
+    part: &mut [u8],
+    offset: u64,
+) -> Result<Vec<Range<usize>>> {
+    fill_from(cx, old, part, offset)?;
+    let mut differs = vec![newer.is_empty(); part.len().div_ceil(BLOCK as usize)];
+    let mut other = vec![0; part.len()];
+    for content in newer {
+        let read = content.read_at(cx, &mut other, offset)?;
+        let same =
+            other.get(..read).unwrap_or_default().chunks(BLOCK as usize).map(Some).chain(core::iter::repeat(None));
+        for ((block, same), differs) in part.chunks(BLOCK as usize).zip(same).zip(&mut differs) {
+            *differs |= same != Some(block);
+        }
+    }
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (number, _) in differs.iter().enumerate().filter(|(_, differs)| **differs) {
+        let (start, end) = (number * BLOCK as usize, ((number + 1) * BLOCK as usize).min(part.len()));
+        match runs.last_mut() {
+            Some(run) if run.end == start => run.end = end,
+            _ => runs.push(start..end),
+        }
+    }
+    Ok(runs)
+}
+
+impl Content for Sparse {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_at(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
+        self.0.read_at(cx, out, offset)
     }
 
     fn plain(&self) -> Option<&Arc<dyn OpenFile>> {
         None
     }
-}
-
-fn read_exact(cx: &Cx<'_>, file: &dyn OpenFile, offset: u64, len: u64) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len).map_err(|_| Errno::IO)?];
-    if read_full(cx, file, &mut bytes, offset)? < bytes.len() {
-        return Err(Errno::IO);
-    }
-    Ok(bytes)
 }
 
 fn read_end(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Layout, Header)> {
@@ -352,10 +477,6 @@ fn read_end(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Layout, Heade
         return Err(Errno::IO);
     }
     Ok((layout, Header::decode(&header).ok_or(Errno::IO)?))
-}
-
-fn read_bitmap(cx: &Cx<'_>, file: &dyn OpenFile, layout: &Layout) -> Result<Vec<u8>> {
-    read_exact(cx, file, layout.bitmap, layout.blocks().div_ceil(8))
 }
 
 #[cfg(test)]

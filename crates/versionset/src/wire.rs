@@ -32,6 +32,17 @@ impl Writer {
     }
 }
 
+impl Writer {
+    /// Appends a number in groups of seven bits, the lowest first (LEB128).
+    pub(crate) fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(u8::try_from(value & 0x7f).unwrap_or(0) | 0x80);
+            value >>= 7;
+        }
+        self.0.push(u8::try_from(value).unwrap_or(0));
+    }
+}
+
 /// Reads values from a buffer. Every method returns `None` at its end.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -68,8 +79,42 @@ impl<'a> Reader<'a> {
         (nsec < 1_000_000_000).then_some(Time { sec, nsec })
     }
 
+    /// Reads a number as [`Writer::varint`] wrote it, in the shortest form only.
+    pub(crate) fn varint(&mut self) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_are_read_as_they_were_written() {
+        for value in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit]).chain([u64::MAX]) {
+            let mut out = Writer::default();
+            out.varint(value);
+            assert_eq!(Reader(&out.0).varint(), Some(value));
+            assert_eq!(Reader(&out.0[..out.0.len() - 1]).varint(), None);
+        }
+        assert_eq!(Reader(&[0x80, 0]).varint(), None);
+        assert_eq!(Reader(&[0xff; 11]).varint(), None);
     }
 }

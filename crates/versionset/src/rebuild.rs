@@ -1,0 +1,240 @@
+//! Rebuilds an index from the names and headers of the version files.
+//!
+//! Used when an index is missing or ends too early, and by fsck. What only the index knows is lost
+//! with it, unless the records before the damage contain it: notes, flags, births, and the times of
+//! versions whose files are ordinary copies.
+
+use crate::index::Index;
+use crate::index::Record;
+use crate::names::{Letter, StoreName, new_index_name, parse, version_name};
+use crate::reconstruct::read_header;
+use crate::store::StoreFiles;
+use crate::version::{Cause, Flags, Version, Who, just_after};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use vnode::{Attr, Cx, Errno, Name, Result, Vnode};
+
+/// The files of one set, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetFiles {
+    /// Whether there is an index.
+    pub has_index: bool,
+    /// Numbers and letters of the version files. A number occurs twice if a conversion was
+    /// interrupted.
+    pub versions: Vec<(u64, Letter)>,
+    /// Names of files that were being built.
+    pub unfinished: Vec<Vec<u8>>,
+}
+
+/// Lists a store: the files of each set by its stem, and the names that are no files of a set.
+///
+/// # Errors
+/// Those of the layer below.
+pub fn list(cx: &Cx<'_>, store: &dyn Vnode) -> Result<(BTreeMap<Vec<u8>, SetFiles>, Vec<Vec<u8>>)> {
+    let mut sets: BTreeMap<Vec<u8>, SetFiles> = BTreeMap::new();
+    let mut others = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let before = cookie;
+        store.readdir(cx, cookie, &mut |entry| {
+            cookie = entry.cookie;
+            add(&mut sets, &mut others, entry.name.as_bytes());
+            true
+        })?;
+        if cookie == before {
+            return Ok((sets, others));
+        }
+    }
+}
+
+fn add(sets: &mut BTreeMap<Vec<u8>, SetFiles>, others: &mut Vec<Vec<u8>>, name: &[u8]) {
+    match parse(name) {
+        StoreName::Index(stem) => sets.entry(stem.to_vec()).or_default().has_index = true,
+        StoreName::Version { stem, letter, number } => {
+            sets.entry(stem.to_vec()).or_default().versions.push((number, letter));
+        }
+        StoreName::Unfinished(stem) => sets.entry(stem.to_vec()).or_default().unfinished.push(name.to_vec()),
+        StoreName::Other if name == b"." || name == b".." => {}
+        StoreName::Other => others.push(name.to_vec()),
+    }
+}
+
+/// What [`rebuild`] found.
+#[derive(Debug, Default)]
+pub struct Rebuilt {
+    /// The index.
+    pub index: Index,
+    /// Names of files that were being built. Nobody needs them.
+    pub unfinished: Vec<Vec<u8>>,
+    /// Names of files whose version is also stored in another way, by an interrupted conversion.
+    pub superseded: Vec<Vec<u8>>,
+    /// Numbers of versions in the index that can't be reconstructed: a newer version, or the head,
+    /// that they depend on is missing.
+    pub orphaned: Vec<u64>,
+    /// Names of files that can't be read, with the reason. They are not in the index.
+    pub unreadable: Vec<(Vec<u8>, Errno)>,
+}
+
+/// Rebuilds the index of a set. `salvaged` is what the records of the old index amount to; attributes
+/// of versions that it contains are taken from there. Content is not read: a version may still turn
+/// out to be damaged.
+///
+/// # Errors
+/// `EINTR`, `ENOMEM` and similar errors that say nothing about the files; `EIO` and others make a
+/// file unreadable.
+pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index) -> Result<Rebuilt> {
+    let mut rebuilt = Rebuilt { unfinished: set.unfinished.clone(), ..Rebuilt::default() };
+    let mut candidates: BTreeMap<u64, Vec<Letter>> = BTreeMap::new();
+    for (number, letter) in &set.versions {
+        candidates.entry(*number).or_default().push(*letter);
+    }
+    let mut links = Vec::new();
+    let mut versions: BTreeMap<u64, Version> = BTreeMap::new();
+    for (number, mut letters) in candidates {
+        // A self-contained file depends on less.
+        letters.sort_by_key(|letter| (letter.depends_on_newer(), *letter));
+        for letter in letters {
+            let name = version_name(&files.stem, letter, number);
+            if versions.contains_key(&number) {
+                rebuilt.superseded.push(name);
+                continue;
+            }
+            let known = salvaged.versions.get(&number);
+            match inspect(cx, files, &name, (number, letter), known) {
+                Ok((version, needs)) => {
+                    links.push((number, needs));
+                    versions.insert(number, version);
+                }
+                Err(errno @ (Errno::INTR | Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => {
+                    return Err(errno);
+                }
+                Err(errno) => rebuilt.unreadable.push((name, errno)),
+            }
+        }
+    }
+    order(&mut versions, salvaged);
+    rebuilt.orphaned = orphaned(&links, &versions, files.head.is_some());
+    rebuilt.index = index(versions, salvaged, set);
+    Ok(rebuilt)
+}
+
+/// What the content of a version depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    /// Nothing.
+    Nothing,
+    /// The first version from this number on, or the head.
+    From(u64),
+    /// It has no content that another could depend on.
+    NoContent,
+}
+
+/// Returns the version that a file contains.
+fn inspect(
+    cx: &Cx<'_>,
+    files: &StoreFiles,
+    name: &[u8],
+    (number, letter): (u64, Letter),
+    known: Option<&Version>,
+) -> Result<(Version, Needs)> {
+    let attr = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?.attr;
+    let (header, needs) = match letter {
+        Letter::Directory | Letter::Special | Letter::Renamed => (None, Needs::NoContent),
+        Letter::Full if attr.kind() == vnode::Kind::Regular => (None, Needs::Nothing),
+        Letter::Full => return Err(Errno::IO),
+        _ => {
+            let (file, len) = files.open_name(cx, name)?;
+            match read_header(cx, letter, &*file, len)? {
+                Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),
+                None => (None, Needs::Nothing),
+            }
+        }
+    };
+    let from_header = header.filter(|version| version.number == number);
+    if from_header.is_none() && !matches!(needs, Needs::Nothing | Needs::NoContent) && known.is_none() {
+        return Err(Errno::IO);
+    }
+    let version = known.cloned().or(from_header).unwrap_or_else(|| from_attributes(number, &attr));
+    let size = if letter == Letter::Full { attr.size } else { version.size };
+    let needs = match needs {
+        Needs::From(0) => Needs::From(number.saturating_add(1)),
+        other => other,
+    };
+    Ok((Version { letter, size, ..version }, needs))
+}
+
+/// Returns a version of which only the file is known. The time when the head became a version is the
+/// last change of its attributes: it was renamed then.
+fn from_attributes(number: u64, attr: &Attr) -> Version {
+    Version {
+        number,
+        letter: Letter::Full,
+        kind: attr.kind(),
+        size: attr.size,
+        mode: attr.perm(),
+        uid: attr.uid,
+        gid: attr.gid,
+        mtime: attr.mtime,
+        born: attr.mtime.min(attr.ctime),
+        died: attr.ctime,
+        cause: Cause::Write,
+        who: Who { uid: attr.uid, ..Who::default() },
+        flags: Flags::default(),
+    }
+}
+
+/// Makes the intervals of the versions follow one another.
+fn order(versions: &mut BTreeMap<u64, Version>, salvaged: &Index) {
+    let mut last = None;
+    for (number, version) in versions {
+        if !salvaged.versions.contains_key(number) {
+            version.born = last.map_or(version.born, |last| version.born.max(last));
+            version.died = version.died.max(just_after(version.born));
+        }
+        last = last.max(Some(version.died));
+    }
+}
+
+/// Returns the versions whose content depends on one that is missing.
+fn orphaned(links: &[(u64, Needs)], versions: &BTreeMap<u64, Version>, has_head: bool) -> Vec<u64> {
+    let mut complete: BTreeMap<u64, bool> = BTreeMap::new();
+    let mut orphaned = Vec::new();
+    for (number, needs) in links.iter().rev().filter(|(number, _)| versions.contains_key(number)) {
+        let is_complete = match needs {
+            Needs::Nothing => true,
+            Needs::NoContent => false,
+            Needs::From(base) => {
+                let newer = complete.range((*base).max(number.saturating_add(1))..).next();
+                newer.map_or(has_head, |(_, is_complete)| *is_complete)
+            }
+        };
+        if !is_complete && *needs != Needs::NoContent {
+            orphaned.push(*number);
+        }
+        complete.insert(*number, is_complete);
+    }
+    orphaned.reverse();
+    orphaned
+}
+
+fn index(versions: BTreeMap<u64, Version>, salvaged: &Index, set: &SetFiles) -> Index {
+    let mut index = salvaged.clone();
+    index.notes.retain(|number, _| versions.contains_key(number));
+    index.versions = versions;
+    // Numbers are not used again, not even those of files that can't be read.
+    let last = set.versions.iter().map(|(number, _)| *number).max().unwrap_or(0);
+    index.apply(Record::Next(last.saturating_add(1)));
+    index.rewritten();
+    index
+}
+
+/// Writes the index of a set anew, aside, and renames it.
+///
+/// # Errors
+/// Those of the layer below. The old index is unchanged then.
+pub fn write_index(cx: &Cx<'_>, store: &Arc<dyn Vnode>, stem: &[u8], index: &Index) -> Result<()> {
+    let name = crate::names::index_name(stem);
+    crate::store::replace(cx, store, &new_index_name(stem), &name, |file| {
+        crate::content::write_full(cx, &*file, &index.to_bytes(), 0)
+    })
+}
