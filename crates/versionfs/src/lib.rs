@@ -15,6 +15,7 @@
 //! | hard links | `link` |
 //! | objects in use | `inode` |
 //! | the policy of a file | `policy` |
+//! | other formats of versions | `convert` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
@@ -27,6 +28,7 @@
 mod attr;
 mod by_number;
 mod callers;
+mod convert;
 mod core;
 mod file;
 mod head;

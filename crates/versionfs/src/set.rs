@@ -162,6 +162,27 @@ impl Set {
         Ok(locked)
     }
 
+    /// Returns the directory and the name of the file; `None` for the set of an inode.
+    pub(crate) fn place(&self) -> Option<(&Arc<dyn Vnode>, &[u8])> {
+        (!self.is_link).then(|| (&self.home, self.name.as_deref().unwrap_or(&self.stem)))
+    }
+
+    /// Returns the head of the set, if it is a regular file.
+    pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        let head = if let Some((dir, name)) = self.place() {
+            dir.lookup(cx, Name::new(name)?)?.map(|entry| entry.vnode)
+        } else {
+            let number = core::str::from_utf8(&self.stem).ok().and_then(|stem| stem.split('.').next());
+            let number = number.and_then(|number| u64::from_str_radix(number, 16).ok()).ok_or(Errno::IO)?;
+            match core.by_number(cx, number) {
+                Ok(head) => Some(head).filter(|head| *link_stem(&**head) == *self.stem),
+                Err(Errno::STALE | Errno::NOENT) => None,
+                Err(errno) => return Err(errno),
+            }
+        };
+        Ok(head.filter(|head| head.kind() == Kind::Regular))
+    }
+
     fn find_store(&self, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
         let Some(store) = find_store(cx, &self.home)? else { return Ok(None) };
         if !self.is_link {
