@@ -196,3 +196,26 @@ pub(crate) fn read_exact(cx: &Cx<'_>, file: &dyn OpenFile, offset: u64, len: u64
 pub(crate) fn fill_from(cx: &Cx<'_>, content: &dyn Content, out: &mut [u8], offset: u64) -> Result<()> {
     if content.read_at(cx, out, offset)? < out.len() { Err(Errno::IO) } else { Ok(()) }
 }
+
+/// Passes `len` bytes of a content from `offset` on to `take`, as much at a time as fits into
+/// `buffer`.
+///
+/// # Errors
+/// `EIO` if the content is too short; those of the content and of `take`.
+pub(crate) fn for_each_part(
+    cx: &Cx<'_>,
+    content: &dyn Content,
+    offset: u64,
+    len: u64,
+    buffer: &mut [u8],
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut at = offset;
+    while at < offset + len {
+        let part = clamp(buffer, at, offset + len);
+        fill_from(cx, content, part, at)?;
+        take(part)?;
+        at += part.len() as u64;
+    }
+    Ok(())
+}

@@ -9,6 +9,10 @@
 //! | the bytes of a version | `content` |
 //! | block deltas in sparse files | `sparse` |
 //! | whole versions, compressed | `compressed`; `start`, `chunks` |
+//! | block deltas, compressed | `sparse_compressed`; `table` |
+//! | deltas by content, and of the lines of texts | `delta`, `text`; `edits` |
+//! | any of these formats | `encode` |
+//! | a version in the middle is discarded | `merge` |
 //! | a version through the newer ones | `reconstruct` |
 //! | an index from the version files | `rebuild` |
 //! | files of a set in its directory | `store` |
@@ -17,29 +21,42 @@
 mod chunks;
 mod compressed;
 mod content;
+mod delta;
+mod edits;
+mod encode;
 mod header;
 mod index;
+mod merge;
 mod names;
 mod rebuild;
 mod reconstruct;
 mod sparse;
+mod sparse_compressed;
 mod start;
 mod store;
+mod table;
 #[cfg(test)]
 mod testing;
+mod text;
 mod version;
 mod wire;
 
 pub use compressed::Compressed;
 pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
+pub use delta::Delta;
+pub use edits::Edited;
+pub use encode::{Newer, encode};
 pub use header::{Header, MAX_HEADER};
 pub use index::{Birth, Condition, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
+pub use merge::absorb;
 pub use names::{
     LINKS, Letter, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name, number_of, parse,
     stem_of, version_name,
 };
-pub use rebuild::{Rebuilt, SetFiles, list, rebuild, write_index};
+pub use rebuild::{Rebuilt, SetFiles, Sets, list, rebuild, write_index};
 pub use reconstruct::{Members, Source, Stored, open_version, read_header};
 pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
+pub use sparse_compressed::SparseCompressed;
 pub use store::{OpenBlocks, StoreFiles, replace};
+pub use text::{MAX_TEXT, Text};
 pub use version::{Cause, Flags, Version, Who, just_after};

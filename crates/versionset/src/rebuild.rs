@@ -26,12 +26,15 @@ pub struct SetFiles {
     pub unfinished: Vec<Vec<u8>>,
 }
 
+/// The sets of a store by their stems.
+pub type Sets = BTreeMap<Vec<u8>, SetFiles>;
+
 /// Lists a store: the files of each set by its stem, and the names that are no files of a set.
 ///
 /// # Errors
 /// Those of the layer below.
-pub fn list(cx: &Cx<'_>, store: &dyn Vnode) -> Result<(BTreeMap<Vec<u8>, SetFiles>, Vec<Vec<u8>>)> {
-    let mut sets: BTreeMap<Vec<u8>, SetFiles> = BTreeMap::new();
+pub fn list(cx: &Cx<'_>, store: &dyn Vnode) -> Result<(Sets, Vec<Vec<u8>>)> {
+    let mut sets = Sets::new();
     let mut others = Vec::new();
     let mut cookie = 0;
     loop {
@@ -47,7 +50,7 @@ pub fn list(cx: &Cx<'_>, store: &dyn Vnode) -> Result<(BTreeMap<Vec<u8>, SetFile
     }
 }
 
-fn add(sets: &mut BTreeMap<Vec<u8>, SetFiles>, others: &mut Vec<Vec<u8>>, name: &[u8]) {
+fn add(sets: &mut Sets, others: &mut Vec<Vec<u8>>, name: &[u8]) {
     match parse(name) {
         StoreName::Index(stem) => sets.entry(stem.to_vec()).or_default().has_index = true,
         StoreName::Version { stem, letter, number } => {

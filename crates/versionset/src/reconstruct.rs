@@ -7,10 +7,13 @@
 
 use crate::compressed::Compressed;
 use crate::content::{Content, Partial, Piece, Plain, clamp};
+use crate::delta::Delta;
 use crate::header::Header;
 use crate::index::Index;
 use crate::names::Letter;
 use crate::sparse::{Sparse, SparseBlocks};
+use crate::sparse_compressed::SparseCompressed;
+use crate::text::Text;
 use core::fmt;
 use core::ops::Range;
 use parking_lot::Mutex;
@@ -83,6 +86,11 @@ impl Members {
         }
         Self { versions, up_to_head: newer.next().is_none() }
     }
+
+    /// Returns the number of the first version.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.versions.first().map(|(number, _)| *number)
+    }
 }
 
 /// Opens the content of the first of `members`, or of the head if there is none.
@@ -116,7 +124,10 @@ pub(crate) fn open_member(cx: &Cx<'_>, source: &dyn Source, letter: Letter, numb
         Letter::Compressed => Member::Whole(Arc::new(Compressed::open(cx, file, len)?)),
         Letter::Blocks => Member::Whole(source.blocks(cx, file, len)?),
         Letter::Sparse => Member::Partial(Arc::new(SparseBlocks::open(cx, file, len)?)),
-        _ => return Err(Errno::IO),
+        Letter::SparseCompressed => Member::Partial(Arc::new(SparseCompressed::open(cx, file, len)?)),
+        Letter::Delta => Member::Partial(Arc::new(Delta::open(cx, file, len)?)),
+        Letter::Text => Member::Partial(Arc::new(Text::open(cx, file, len)?)),
+        Letter::Directory | Letter::Special | Letter::Renamed => return Err(Errno::IO),
     })
 }
 
@@ -142,8 +153,15 @@ pub fn read_header(cx: &Cx<'_>, letter: Letter, file: &dyn OpenFile, len: u64) -
             let (header, is_whole) = Sparse::header(cx, file, len)?;
             Some(Stored { header, base: (!is_whole).then_some(0) })
         }
+        Letter::SparseCompressed => Some(based(SparseCompressed::header(cx, file)?)),
+        Letter::Delta => Some(based(Delta::header(cx, file)?)),
+        Letter::Text => Some(based(Text::header(cx, file)?)),
         _ => None,
     })
+}
+
+fn based((header, base): (Header, u64)) -> Stored {
+    Stored { header, base: (base > 0).then_some(base) }
 }
 
 /// A member of a chain.

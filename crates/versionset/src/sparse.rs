@@ -105,13 +105,13 @@ impl SparseWriter {
     /// # Errors
     /// As [`Self::begin`].
     pub fn append(cx: &Cx<'_>, file: Arc<dyn OpenFile>, size: u64, header: &Header) -> Result<Self> {
-        let mut writer = Self::start(cx, Arc::clone(&file), size, header)?;
+        let mut writer = Self::start(cx, file, size, header)?;
         let mut block = vec![0; 32 * BLOCK as usize];
         let mut at = 0;
         while at < size {
             let part = clamp(&mut block, at, size);
             let len = part.len();
-            if read_full(cx, &*file, part, at)? < len {
+            if read_full(cx, &*writer.file, part, at)? < len {
                 return Err(Errno::IO);
             }
             writer.record(cx, block.get(..len).unwrap_or_default(), at / BLOCK)?;

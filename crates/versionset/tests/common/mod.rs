@@ -5,8 +5,8 @@ use memfs::MemFs;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Compressed, Content, Flags, Header, Index, Letter, Members, Plain, Record, Source, Sparse, StoreFiles,
-    Version, Who, open_version, version_name, write_full,
+    Cause, Content, Flags, Header, Index, Letter, Members, Newer, Plain, Record, Source, StoreFiles, Version, Who,
+    encode, open_version, version_name, write_full,
 };
 use vnode::{Cx, Kind, Layer, Name, OpenFile, OpenFlags, Result, Time, Vnode};
 
@@ -116,21 +116,12 @@ pub(crate) fn write(
 ) -> Letter {
     let name = version_name(STEM, letter, number);
     let header = Header { version: version(number, letter, 0), xattrs: vec![(b"user.a".to_vec(), b"b".to_vec())] };
-    let written = match letter {
-        Letter::Full => None,
-        Letter::Sparse => Some(Sparse::write(&CX, create(dir, &name), &header, old, &[newer]).is_ok()),
-        Letter::Compressed => Some(Compressed::write(&CX, create(dir, &name), &header, old, 3).unwrap().is_some()),
-        _ => unreachable!(),
-    };
-    if written == Some(true) {
+    let newer = Newer { content: newer, base: number + 1 };
+    if encode(&CX, create(dir, &name), letter, &header, old, newer, 3).unwrap() {
         return letter;
     }
-    if written.is_some() {
-        dir.unlink(&CX, Name::new(&name).unwrap()).unwrap();
-    }
-    let file = create(dir, &version_name(STEM, Letter::Full, number));
-    write_full(&CX, &*file, &read(old).unwrap(), 0).unwrap();
-    Letter::Full
+    dir.unlink(&CX, Name::new(&name).unwrap()).unwrap();
+    write(dir, number, Letter::Full, old, newer.content)
 }
 
 /// A pseudo-random generator, so that a history is a seed.
@@ -183,7 +174,8 @@ impl Random {
 }
 
 /// The letters of versions with content.
-pub(crate) const LETTERS: [Letter; 3] = [Letter::Full, Letter::Compressed, Letter::Sparse];
+pub(crate) const LETTERS: [Letter; 6] =
+    [Letter::Full, Letter::Compressed, Letter::Sparse, Letter::SparseCompressed, Letter::Delta, Letter::Text];
 
 /// Makes a set with a random history.
 pub(crate) fn random_set(seed: u64, count: usize) -> (Set, Random) {
