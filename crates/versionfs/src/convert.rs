@@ -20,8 +20,8 @@ use core::ops::Range;
 use std::sync::Arc;
 use versionpolicy::{Effective, Storage};
 use versionset::{
-    BLOCK, Compressed, Content, Header, Index, Letter, Members, Plain, Record, Source, Sparse, StoreFiles, Version,
-    new_version_name, open_version, read_header, version_name,
+    BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Plain, Record, Source, Sparse, StoreFiles,
+    Version, new_version_name, open_version, read_header, version_name,
 };
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
@@ -190,13 +190,7 @@ impl Core {
     }
 
     /// Puts the new file in place of the old one.
-    fn swap(
-        self: &Arc<Self>,
-        server: &Cx<'_>,
-        set: &Arc<Set>,
-        start: &Start,
-        temporary: Name<'_>,
-    ) -> Result<Outcome> {
+    fn swap(self: &Arc<Self>, server: &Cx<'_>, set: &Arc<Set>, start: &Start, temporary: Name<'_>) -> Result<Outcome> {
         let head = start.head.as_ref().map(|head| VersionVnode::over(self, Arc::clone(head)));
         // Nobody saves blocks of the head meanwhile.
         let session = head.as_ref().map(|head| head.inode.wait_session());
@@ -313,12 +307,18 @@ fn write(server: &Cx<'_>, start: &Start, file: &Arc<dyn OpenFile>, header: &Head
             Some(plain) => copy_data(server, &**file, &**plain, old.size()).map(|()| true),
             None => copy_content(server, &**file, &*old).map(|()| true),
         },
-        Letter::Compressed => Ok(Compressed::write(server, Arc::clone(file), header, &*old, LEVEL)?.is_some()),
-        Letter::Sparse => {
-            let newer = open_version(server, &source, Members::from(&start.index, start.version.number + 1))?;
-            Sparse::write(server, Arc::clone(file), header, &*old, &[&*newer]).map(|_| true)
+        letter => {
+            let number = start.version.number;
+            let newer: Arc<dyn Content> = if letter.depends_on_newer() {
+                open_version(server, &source, Members::from(&start.index, number + 1))?
+            } else {
+                Arc::clone(&old)
+            };
+            // The head gets the next number when it becomes a version.
+            let base = start.next.unwrap_or_else(|| start.index.next());
+            let newer = Newer { content: &*newer, base };
+            versionset::encode(server, Arc::clone(file), letter, header, &*old, newer, LEVEL)
         }
-        _ => Ok(false),
     }
 }
 

@@ -1,4 +1,5 @@
 use crate::callers::Callers;
+use crate::cleaner::Background;
 use crate::inode::Inodes;
 use crate::options::Options;
 use crate::policy::MountPolicies;
@@ -16,6 +17,7 @@ pub(crate) struct Core {
     pub(crate) sets: Sets,
     pub(crate) callers: Callers,
     pub(crate) policies: MountPolicies,
+    pub(crate) background: Background,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
@@ -32,6 +34,7 @@ impl Core {
             sets: Sets::default(),
             callers: Callers::default(),
             policies,
+            background: Background::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             uid: rustix::process::geteuid().as_raw(),

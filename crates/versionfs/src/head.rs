@@ -145,6 +145,7 @@ impl Head<'_> {
                 .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
             undo_on_error(made, || locked.remove(&server, Letter::Sparse, version.number))
         })?;
+        self.made(cx, set, &mut locked, (attr, version.number));
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
         Ok(())
     }
@@ -171,7 +172,16 @@ impl Head<'_> {
                 .and_then(|()| self.copy_attributes(&server, &entry, attr));
             undo_on_error(made, || locked.remove(&server, Letter::Full, version.number))
         })?;
+        self.made(cx, set, &mut locked, (attr, version.number));
         Ok(version.number)
+    }
+
+    /// Does what follows when a version was made: limits, and later its format.
+    pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
+        self.core.background.made(set, number);
+        if let Ok(Some(policy)) = self.policy(cx, attr) {
+            self.core.retain(&self.core.server(cx), locked, &policy);
+        }
     }
 
     /// Makes a version in the way that is cheapest now. A session that follows saves the blocks

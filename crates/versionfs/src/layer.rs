@@ -1,3 +1,4 @@
+use crate::cleaner::Worker;
 use crate::core::Core;
 use crate::node::VersionVnode;
 use crate::options::{CopyOn, NoSpace, Options, Storage};
@@ -78,7 +79,7 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
     if let Some(path) = settings.bytes("config") {
         source.config = std::path::PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
     }
-    let options = Options { storage, copy_on, no_space, comprehensive, ..Options::default() };
+    let options = Options { storage, copy_on, no_space, comprehensive, background: true, ..Options::default() };
     Ok(VersionFs::with_policies(lower, options, source)?)
 }
 
@@ -91,6 +92,8 @@ fn source_of(options: &Options, source: PolicySource) -> PolicySource {
 pub struct VersionFs {
     lower: Arc<dyn Layer>,
     root: Arc<VersionVnode>,
+    /// Converts versions while the layer is in use.
+    _worker: Option<Worker>,
 }
 
 impl VersionFs {
@@ -118,7 +121,8 @@ impl VersionFs {
     fn with(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Arc<Self> {
         let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let root = Arc::new(VersionVnode::over(&core, lower.root()));
-        Arc::new(Self { lower, root })
+        let worker = options.background.then(|| Worker::start(&core));
+        Arc::new(Self { lower, root, _worker: worker })
     }
 }
 
@@ -136,7 +140,9 @@ impl Layer for VersionFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        self.lower.commands()
+        let mut commands = crate::commands_policy::COMMANDS.to_vec();
+        commands.extend(self.lower.commands());
+        commands
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

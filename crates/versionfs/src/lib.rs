@@ -16,6 +16,9 @@
 //! | objects in use | `inode` |
 //! | the policy of a file | `policy` |
 //! | other formats of versions | `convert` |
+//! | which versions are discarded | `retain` |
+//! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
+//! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
@@ -28,6 +31,8 @@
 mod attr;
 mod by_number;
 mod callers;
+mod cleaner;
+mod commands_policy;
 mod convert;
 mod core;
 mod file;
@@ -41,10 +46,12 @@ mod policy;
 mod rebuild;
 mod remove;
 mod rename;
+mod retain;
 mod session;
 mod set;
 mod upcalls;
 mod vnode_impl;
+mod walk;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};

@@ -82,6 +82,8 @@ pub struct Options {
     pub no_space: NoSpace,
     /// Whether every modifying operation makes a version.
     pub comprehensive: bool,
+    /// Whether a thread converts versions and applies the policies. Otherwise only commands do.
+    pub background: bool,
     /// Returns the current time. Tests pass one of their own.
     pub clock: fn() -> Time,
 }
@@ -93,6 +95,7 @@ impl Default for Options {
             copy_on: CopyOn::default(),
             no_space: NoSpace::default(),
             comprehensive: false,
+            background: false,
             clock: system_time,
         }
     }

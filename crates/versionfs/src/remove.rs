@@ -124,10 +124,11 @@ impl VersionVnode {
         };
         let mut locked = sets.keeps.lock(&self.core, &server)?;
         let had_store = locked.has_store();
-        victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
+        let (version, ()) = victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
+        victim.head().made(&server, &sets.keeps, &mut locked, (attr, version.number));
         drop(locked);
         if !had_store {
             self.inode.set_has_store(true);

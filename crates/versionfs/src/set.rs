@@ -162,6 +162,11 @@ impl Set {
         Ok(locked)
     }
 
+    /// Returns the number of the directory with the store.
+    pub(crate) fn home_id(&self) -> u64 {
+        self.home.id()
+    }
+
     /// Returns the directory and the name of the file; `None` for the set of an inode.
     pub(crate) fn place(&self) -> Option<(&Arc<dyn Vnode>, &[u8])> {
         (!self.is_link).then(|| (&self.home, self.name.as_deref().unwrap_or(&self.stem)))
@@ -422,7 +427,7 @@ fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
     text.split(|byte| *byte == b' ').nth(1) == Some(&link_stem(vnode))
 }
 
-fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
+pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
     if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
         return Err(Errno::IO);
     }

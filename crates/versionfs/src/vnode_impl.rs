@@ -112,6 +112,9 @@ impl Vnode for VersionVnode {
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
+        if let Some(done) = self.run_policy_command(cx, command, input) {
+            return done;
+        }
         self.lower.control(cx, command, input)
     }
 }
