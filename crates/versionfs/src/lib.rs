@@ -18,6 +18,7 @@
 //! | other formats of versions | `convert` |
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
+//! | check and repair of a tree that is not mounted | `fsck` |
 //! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
@@ -36,6 +37,7 @@ mod commands_policy;
 mod convert;
 mod core;
 mod file;
+pub mod fsck;
 mod head;
 mod inode;
 mod layer;

