@@ -94,7 +94,9 @@ fn lacks(cx: &Cx<'_>, files: &StoreFiles, newest: u64) -> Result<Vec<Range<u64>>
     let (file, len) = files.open_name(cx, &version_name(&files.stem, Letter::Sparse, newest))?;
     let writer = Sparse::reopen(cx, file, len)?;
     let (mut all, mut at) = (Vec::new(), 0);
-    while let Some(range) = writer.missing(at..writer.size()) {
+    while at < writer.size()
+        && let Some(range) = writer.missing(at..writer.size())
+    {
         at = range.end;
         all.push(range);
     }
