@@ -51,6 +51,7 @@ pub mod exit;
 pub mod export;
 pub mod flags;
 pub mod fsck;
+pub mod fsck_versionfs;
 pub mod helper;
 pub mod histogram;
 pub mod host_dir;
@@ -85,6 +86,7 @@ pub mod unionctl;
 pub mod uniondbg;
 pub mod usenetctl;
 pub mod users;
+pub mod version_policies;
 pub mod views;
 
 use options::Type;
@@ -95,6 +97,7 @@ use std::process::ExitCode;
 /// Runs the program that the first argument names.
 #[must_use]
 pub fn run(args: &[OsString]) -> ExitCode {
+    versionfs::set_host(std::sync::Arc::new(version_policies::Files));
     let program = args.first().map(|name| name.as_bytes()).unwrap_or_default();
     if sandbox::is_called(program) {
         return sandbox::run_stage(args).into();
@@ -107,6 +110,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
     if uniondbg::is_called(program) {
         return uniondbg::run(args).into();
+    }
+    if fsck_versionfs::is_called(program) {
+        return fsck_versionfs::run(args).into();
     }
     if fsck::is_called(program) {
         return fsck::run(args).into();

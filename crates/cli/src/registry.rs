@@ -4,8 +4,11 @@ use stack::{Catalog, LayerType};
 use std::path::Path;
 
 /// All layer types; those over branches come first.
-static TYPES: &[&[LayerType]] =
-    &[&[unionfs::LAYER, lbfs::LAYER, viewfs::LAYER, wrapfs::LAYER], layers::ALL, &[snoopfs::LAYER, usenetfs::LAYER, versionfs::LAYER]];
+static TYPES: &[&[LayerType]] = &[
+    &[unionfs::LAYER, lbfs::LAYER, viewfs::LAYER, wrapfs::LAYER],
+    layers::ALL,
+    &[snoopfs::LAYER, usenetfs::LAYER, versionfs::LAYER],
+];
 
 /// Iterates over all layer types.
 pub fn types() -> impl Iterator<Item = &'static LayerType> {
