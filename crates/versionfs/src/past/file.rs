@@ -105,6 +105,8 @@ impl Vnode for PastFile {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        // Commands change the owner and mode of versions, which the kernel does not see.
+        cx.limit_attr_lifetime(core::time::Duration::ZERO);
         Ok(Attr { ino: self.id, ..self.body.attr(&self.core, cx)? })
     }
 
