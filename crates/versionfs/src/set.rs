@@ -139,11 +139,6 @@ pub(crate) fn link_stem(vnode: &dyn Vnode) -> Vec<u8> {
     format!("{:x}.{:x}", vnode.id(), vnode.generation()).into_bytes()
 }
 
-/// Returns a name for a file of the store.
-fn name_of(bytes: &[u8]) -> Result<Name<'_>> {
-    Name::new(bytes)
-}
-
 /// Returns the store of a directory, if it has one.
 pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
     let found = dir.lookup(cx, Name::new(STORE)?)?;
@@ -227,7 +222,7 @@ impl Locked<'_> {
         };
         self.state.store = Some(Arc::clone(&store));
         let name = index_name(&self.set.stem);
-        if let Some(entry) = store.lookup(cx, name_of(&name)?)? {
+        if let Some(entry) = store.lookup(cx, Name::new(&name)?)? {
             let bytes = read_index(cx, &entry)?;
             let (index, condition) = Index::parse(&bytes);
             self.state.index = index;
@@ -250,7 +245,7 @@ impl Locked<'_> {
     fn has_newest(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<bool> {
         let Some(newest) = self.state.index.newest() else { return Ok(true) };
         let name = version_name(&self.set.stem, newest.letter, newest.number);
-        Ok(newest.letter == Letter::Blocks || store.lookup(cx, name_of(&name)?)?.is_some())
+        Ok(newest.letter == Letter::Blocks || store.lookup(cx, Name::new(&name)?)?.is_some())
     }
 
     /// Drops a newest version that a rename made before a kill interrupted it: the file has its
@@ -314,7 +309,7 @@ impl Locked<'_> {
         let store = self.store(cx)?;
         let bytes = self.state.index.to_bytes();
         let (temporary, name) = (new_index_name(&self.set.stem), index_name(&self.set.stem));
-        let (temporary, name) = (name_of(&temporary)?, name_of(&name)?);
+        let (temporary, name) = (Name::new(&temporary)?, Name::new(&name)?);
         match store.unlink(cx, temporary) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
@@ -399,7 +394,7 @@ impl Locked<'_> {
 
     fn append_bytes(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>, log: &[u8]) -> Result<()> {
         let name = index_name(&self.set.stem);
-        let name = name_of(&name)?;
+        let name = Name::new(&name)?;
         let file = if self.state.log_len == 0 {
             match store.create(cx, name, 0o600, OpenFlags::WRONLY) {
                 Ok((_, file)) => file,
@@ -431,7 +426,7 @@ impl Locked<'_> {
     pub(crate) fn remove_index(&mut self, cx: &Cx<'_>) -> Result<()> {
         self.state.is_loaded = false;
         let Some(store) = self.state.store.clone() else { return Ok(()) };
-        match store.unlink(cx, name_of(&index_name(&self.set.stem))?) {
+        match store.unlink(cx, Name::new(&index_name(&self.set.stem))?) {
             Err(Errno::NOENT) => Ok(()),
             removed => removed,
         }
@@ -445,14 +440,14 @@ impl Locked<'_> {
     /// Looks up the file of a version.
     pub(crate) fn file(&self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<Option<Entry>> {
         let Some(store) = &self.state.store else { return Ok(None) };
-        store.lookup(cx, name_of(&version_name(&self.set.stem, letter, number))?)
+        store.lookup(cx, Name::new(&version_name(&self.set.stem, letter, number))?)
     }
 
     /// Creates the file of a version aside: a kill must leave no half of one.
     pub(crate) fn create(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let store = self.store(cx)?;
         let name = new_version_name(&self.set.stem, letter, number);
-        let name = name_of(&name)?;
+        let name = Name::new(&name)?;
         match store.create(cx, name, 0o600, OpenFlags::RDWR) {
             Err(Errno::EXIST) => {
                 store.unlink(cx, name)?;
@@ -473,7 +468,7 @@ impl Locked<'_> {
         let store = self.store(cx)?;
         let (aside, name) =
             (new_version_name(&self.set.stem, letter, number), version_name(&self.set.stem, letter, number));
-        let (aside, name) = (name_of(&aside)?, name_of(&name)?);
+        let (aside, name) = (Name::new(&aside)?, Name::new(&name)?);
         let published = complete.and_then(|made| {
             if replaces {
                 store.rename(cx, aside, &store, name, RenameFlags::default())?;
@@ -491,7 +486,7 @@ impl Locked<'_> {
     /// Removes the file of a version, if it exists.
     pub(crate) fn remove(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
         let store = self.store(cx)?;
-        match store.unlink(cx, name_of(&version_name(&self.set.stem, letter, number))?) {
+        match store.unlink(cx, Name::new(&version_name(&self.set.stem, letter, number))?) {
             Err(Errno::NOENT) => Ok(()),
             removed => removed,
         }
