@@ -12,6 +12,9 @@ use std::sync::Arc;
 use versionset::Record;
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr};
 
+/// The set-group-ID bit of a mode.
+const SET_GID: u32 = 0o2000;
+
 impl History {
     /// Returns the owners of the head and of all versions.
     fn owners(&self) -> Vec<u32> {
@@ -72,6 +75,11 @@ pub(crate) fn chmod(core: &Core, cx: &Cx<'_>, at: &At, mode: u32) -> Result<()> 
     require_owner(cx, history.owners())?;
     let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
     set_all(core, cx, &history, &change, &Record::Mode(mode))
+    // The server would be allowed to set it, which the owner is not.
+    let groups =
+        history.head.iter().map(|head| head.attr.gid).chain(history.versions.iter().map(|seen| seen.version.gid));
+    let may_set_gid = cx.uid == 0 || groups.into_iter().all(|gid| cx.is_in_group(gid));
+    let mode = if may_set_gid { mode } else { mode & !SET_GID };
 }
 
 /// Removes the head and all versions: of a file, or of a directory that users see as empty.
