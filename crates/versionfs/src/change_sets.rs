@@ -1,7 +1,7 @@
 //! Changes of whole version sets, the head included: rename, unlink, rmdir, chown, chmod (Versionfs
 //! paper, section 3.4). They make no version.
 
-use crate::change_versions::{copy_files, set_attributes};
+use crate::change_versions::{copy_files, set_attributes, take_files_back};
 use crate::core::Core;
 use crate::history::{At, History};
 use crate::node::{VersionVnode, is_reserved};
@@ -184,16 +184,26 @@ fn move_set(core: &Arc<Core>, cx: &Cx<'_>, at: &At, to: &At, history: &History, 
     let mut to_set = other.own.lock(core, cx)?;
     let has_set = from_set.has_index();
     if has_set {
-        let made = to_set.take_over(cx, &from_set).and_then(|()| copy_files(cx, &from_set, &mut to_set));
-        if made.is_err() {
-            let _ = to_set.remove_index(cx);
-            return made;
-        }
         core.inodes.get(to.dir.id()).set_has_store(true);
     }
-    if object.is_some() {
+    let copied = if has_set {
+        to_set.take_over(cx, &from_set).and_then(|()| copy_files(cx, &from_set, &mut to_set))
+    } else {
+        Ok(())
+    };
+    let renamed = copied.and_then(|()| {
         let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-        at.dir.rename(cx, Name::new(&at.name)?, &to.dir, Name::new(&to.name)?, flags)?;
+        if object.is_none() {
+            return Ok(());
+        }
+        at.dir.rename(cx, Name::new(&at.name)?, &to.dir, Name::new(&to.name)?, flags)
+    });
+    if let Err(errno) = renamed {
+        if has_set {
+            take_files_back(cx, &from_set, &mut to_set)?;
+            to_set.remove_index(cx)?;
+        }
+        return Err(errno);
     }
     if let Some(object) = &object {
         object.inode.set_place(None);
