@@ -242,6 +242,10 @@ impl Head<'_> {
         *burial = None;
         Ok(())
     }
+        if self.lower.kind() != Kind::Regular {
+            // Its content can't change. Opening it, to copy it, might wait for another program.
+            return Ok(());
+        }
 
     /// Does what follows when a version was made: limits, and later its format.
     pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
