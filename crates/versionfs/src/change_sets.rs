@@ -7,7 +7,7 @@ use crate::history::{At, History};
 use crate::node::{VersionVnode, is_reserved};
 use crate::permission::{owns, require_owner, require_removable, require_writable};
 use crate::retain::remove_tree;
-use crate::set::Set;
+use crate::set::{Set, link_stem};
 use std::sync::Arc;
 use versionset::Record;
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr};
@@ -28,7 +28,9 @@ impl History {
     /// Returns the sets that keep versions of the name now: its own, and that of its inode.
     fn sets(&self, core: &Core) -> Vec<Arc<Set>> {
         let open = self.links.last().filter(|period| period.until.is_none());
-        let link = open.map(|period| core.set_of_link(&period.stem));
+        // A link that failed may have left a period of another inode.
+        let is_head = |stem: &[u8]| self.head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *stem);
+        let link = open.filter(|period| is_head(&period.stem)).map(|period| core.set_of_link(&period.stem));
         core::iter::once(Arc::clone(&self.own)).chain(link).collect()
     }
 }
@@ -73,13 +75,13 @@ pub(crate) fn chmod(core: &Core, cx: &Cx<'_>, at: &At, mode: u32) -> Result<()> 
     let history = at.history(core, cx)?;
     history.require_any()?;
     require_owner(cx, history.owners())?;
-    let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-    set_all(core, cx, &history, &change, &Record::Mode(mode))
     // The server would be allowed to set it, which the owner is not.
     let groups =
         history.head.iter().map(|head| head.attr.gid).chain(history.versions.iter().map(|seen| seen.version.gid));
     let may_set_gid = cx.uid == 0 || groups.into_iter().all(|gid| cx.is_in_group(gid));
     let mode = if may_set_gid { mode } else { mode & !SET_GID };
+    let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    set_all(core, cx, &history, &change, &Record::Mode(mode))
 }
 
 /// Removes the head and all versions: of a file, or of a directory that users see as empty.
@@ -136,7 +138,7 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
     if head.attr.nlink < 2 {
         object.inode.bury(None);
     }
-    object.inode.set_place(None);
+    object.inode.forget_place();
     Ok(())
 }
 
@@ -206,7 +208,7 @@ fn move_set(core: &Arc<Core>, cx: &Cx<'_>, at: &At, to: &At, history: &History, 
         return Err(errno);
     }
     if let Some(object) = &object {
-        object.inode.set_place(None);
+        object.inode.forget_place();
         object.inode.found_at(&to.dir, &to.name);
     }
     if has_set {

@@ -198,7 +198,7 @@ impl Set {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
         let mut locked = Locked { set: self, state };
         if !locked.state.is_loaded {
-            locked.load(&core.server(cx))?;
+            locked.load(core, &core.server(cx))?;
         }
         Ok(locked)
     }
@@ -229,7 +229,7 @@ impl Locked<'_> {
     }
 
     /// Reads the index, or rebuilds it if it is damaged. Every use of the set begins here.
-    fn load(&mut self, cx: &Cx<'_>) -> Result<()> {
+    fn load(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         *self.state = State::default();
         let Some(store) = self.set.find_store(cx)? else {
             self.state.is_loaded = true;
@@ -245,14 +245,45 @@ impl Locked<'_> {
             if condition != Condition::Complete {
                 tracing::warn!("the index {} is damaged and is rebuilt", name.escape_ascii());
                 self.rebuild(cx, &store)?;
+            } else if self.has_unknown(cx)? {
+                tracing::warn!("the index {} lacks versions and is rebuilt", name.escape_ascii());
+                self.rebuild(cx, &store)?;
             } else if !self.has_newest(cx, &store)? {
                 self.drop_newest(cx)?;
             } else {
                 self.drop_unfinished(cx)?;
             }
+            self.end_stale_period(core, cx)?;
         }
         self.state.is_loaded = true;
         Ok(())
+    }
+
+    /// Whether there is a version after the newest recorded one: a power failure can lose the end
+    /// of the log while the file is durable already. These are the letters of new versions.
+    fn has_unknown(&self, cx: &Cx<'_>) -> Result<bool> {
+        let next = self.state.index.next();
+        for letter in [Letter::Sparse, Letter::Full, Letter::Renamed, Letter::Special, Letter::Directory] {
+            if self.file(cx, letter, next)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends the period of an inode with several names that does not have this name: a link that
+    /// failed, or a removal whose record a kill prevented.
+    fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
+        let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
+            return Ok(());
+        };
+        let Some((dir, name)) = self.set.place() else { return Ok(()) };
+        let head = dir.lookup(cx, Name::new(name)?)?;
+        if head.is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
+            return Ok(());
+        }
+        let end = core.now().max(period.from);
+        self.append(cx, &[Record::Unlinked(end)])
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can
