@@ -361,7 +361,8 @@ impl Locked<'_> {
             Err(errno) => return Err(errno),
         }
         let (_, file) = store.create(cx, temporary, 0o600, OpenFlags::RDWR)?;
-        let written = versionset::write_full(cx, &*file, &bytes, 0);
+        // It replaces what is durable, and only the log has the flags, notes and links.
+        let written = versionset::write_full(cx, &*file, &bytes, 0).and_then(|()| file.fsync(cx, true));
         drop(file);
         let renamed = written.and_then(|()| store.rename(cx, temporary, &store, name, RenameFlags::default()));
         if let Err(errno) = renamed {
@@ -418,8 +419,8 @@ impl Locked<'_> {
             record.encode(&mut log);
         }
         if let Err(errno) = self.append_bytes(cx, &store, &log) {
-            // Part of it may be on disk.
-            self.state.is_loaded = false;
+            // Part of it may be on disk. To rebuild the index takes space, to shorten it does not.
+            self.state.is_loaded = self.cut(cx, &store).is_ok();
             return Err(errno);
         }
         if self.state.log_len == 0 {
@@ -452,6 +453,18 @@ impl Locked<'_> {
             store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
         };
         versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Removes from the log what a failed append left.
+    fn cut(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
+        let name = index_name(&self.set.stem);
+        let name = Name::new(&name)?;
+        let Some(entry) = store.lookup(cx, name)? else { return Ok(()) };
+        if self.state.log_len == 0 {
+            return store.unlink(cx, name);
+        }
+        let size = SetAttr { size: Some(self.state.log_len), ..SetAttr::default() };
+        entry.vnode.setattr(cx, &size, None).map(|_| ())
     }
 
     /// Whether the set has an index on disk.
