@@ -71,21 +71,19 @@ impl Head<'_> {
 
     /// Returns a name of the object. `None` if it has none.
     pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
-        if let Some(place) = self.inode.place() {
+        if let Some(place) = self.inode.place()
+            && place.has(cx, self.inode)?
+        {
             return Ok(Some(place));
         }
         if self.inode.is_buried() {
             return Ok(None);
         }
-        let mut found = None;
         self.lower.names(cx, &mut |dir, name| {
-            found = Some(Place { dir: Arc::clone(dir), name: name.as_bytes().into() });
+            self.inode.found_at(dir, name.as_bytes());
             false
         })?;
-        if let Some(place) = &found {
-            self.inode.found_at(&place.dir, &place.name);
-        }
-        Ok(found)
+        Ok(self.inode.place())
     }
 
     /// Returns the sets of the object. `None` if it has no name.
@@ -100,6 +98,8 @@ impl Head<'_> {
         let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1) || self.rejoins(cx, &own)?;
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
+    }
+
     /// Lets the name join the inode's set if that has versions of this file, and returns whether it
     /// has: a kill prevented the record of a rename.
     fn rejoins(&self, cx: &Cx<'_>, own: &Arc<Set>) -> Result<bool> {
@@ -119,8 +119,6 @@ impl Head<'_> {
         let records = locked.joining(since, &link_stem(&**self.lower));
         locked.append(&server, &records)?;
         Ok(true)
-    }
-
     }
 
     /// Returns the set of the inode.
@@ -244,6 +242,10 @@ impl Head<'_> {
     /// Gives the version that this removed file became a file of its own, before the removed file
     /// changes: a program that still has it open can do that.
     pub(crate) fn leave_version(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.lower.kind() != Kind::Regular {
+            // Its content can't change. Opening it, to copy it, might wait for another program.
+            return Ok(());
+        }
         let mut burial = self.inode.burial();
         let Some(made) = &*burial else { return Ok(()) };
         cx.require_blocking()?;
@@ -263,10 +265,6 @@ impl Head<'_> {
         *burial = None;
         Ok(())
     }
-        if self.lower.kind() != Kind::Regular {
-            // Its content can't change. Opening it, to copy it, might wait for another program.
-            return Ok(());
-        }
 
     /// Does what follows when a version was made: limits, and later its format.
     pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
