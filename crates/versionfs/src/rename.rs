@@ -79,8 +79,7 @@ impl VersionVnode {
                     from: (new_dir, new_name),
                     to: (self, name),
                 };
-                // Only here, and where a file is replaced, are two sessions locked; the lock of renames
-                // orders them.
+                // Nobody without the lock of renames has two sessions, so this can't deadlock.
                 let mut session_back = back.object.inode.session(cx)?;
                 let left = forth.leave(cx, &mut session)?;
                 let left_back = back.leave(cx, &mut session_back).inspect_err(|_| forth.stay(cx, left.clone()))?;

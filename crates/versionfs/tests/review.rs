@@ -1,4 +1,4 @@
-//! Races between data and names, crashes without an index, failed steps, and who gains what by them.
+//! Races between data and names, lost records, failed steps, and who gains what by them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
@@ -364,8 +364,8 @@ fn an_index_does_not_grow_by_versions_that_are_gone() {
     assert_eq!(index(&mem, b"a").versions.len(), 4);
 }
 
-/// Several threads change two names of one file, rename, remove and create beside them. Of changes of
-/// names, one is under way at a time: the kernel locks the directory.
+/// Several threads change two names of one file, rename, remove and create beside them. Changes of
+/// names are made one at a time: the kernel locks the directory.
 #[test]
 fn threads_leave_only_versions_that_can_be_read() {
     for seed in 1..12 {
