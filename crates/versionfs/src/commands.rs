@@ -198,8 +198,7 @@ impl Place<'_> {
             let own = self.core.set_of_name(self.lower, &name);
             let locked = own.lock(self.core, &server)?;
             for version in locked.index().versions.values() {
-                let stored =
-                    locked.file(&server, version.letter, version.number)?.map_or(0, |file| file.attr.blocks * 512);
+                let stored = locked.stored(&server, version)?;
                 let sum = by_letter.entry(version.letter).or_default();
                 *sum = (sum.0 + 1, sum.1.saturating_add(version.size), sum.2.saturating_add(stored));
             }
@@ -260,7 +259,7 @@ impl Place<'_> {
         let version = &seen.version;
         let server = self.core.server(cx);
         let locked = seen.set.lock(self.core, &server)?;
-        let stored = locked.file(&server, version.letter, version.number)?.map_or(0, |entry| entry.attr.blocks * 512);
+        let stored = locked.stored(&server, version)?;
         drop(locked);
         let numbers = format!(
             "{} {} {} {} {stored} {:o} {} {} {} {} {} {} {} {} {} ",
@@ -333,7 +332,7 @@ impl Place<'_> {
         let history = at.history(self.core, cx)?;
         let seen = history.version(number).ok_or(Errno::NOENT)?;
         let version = seen.version.clone();
-        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed) {
+        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
             return self.open(cx, at, number);
         }
         let server = self.core.server(cx);

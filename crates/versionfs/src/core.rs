@@ -1,3 +1,4 @@
+use crate::blocks::VolumeBlocks;
 use crate::callers::Callers;
 use crate::cleaner::Background;
 use crate::inode::Inodes;
@@ -17,6 +18,7 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) inodes: Inodes,
     pub(crate) sets: Sets,
+    pub(crate) blocks: Arc<VolumeBlocks>,
     pub(crate) callers: Callers,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
@@ -34,6 +36,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Self {
         Self {
+            blocks: Arc::new(VolumeBlocks::new(Arc::clone(&lower), options.read_only)),
             lower,
             options,
             inodes: Inodes::default(),

@@ -159,6 +159,7 @@ impl VersionFs {
     /// # Errors
     /// Says that `text` is neither a time nor a tag, or that the tags can't be read.
     pub fn at(lower: Arc<dyn Layer>, options: Options, text: &[u8]) -> core::result::Result<Arc<Self>, String> {
+        let options = Options { read_only: true, ..options };
         let policies = MountPolicies::keeping_all(PolicySource::default());
         let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let shown = text.escape_ascii();

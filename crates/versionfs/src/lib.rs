@@ -15,7 +15,7 @@
 //! | hard links | `link` |
 //! | objects in use | `inode` |
 //! | the policy of a file | `policy` |
-//! | other formats of versions | `convert` |
+//! | other formats of versions; content-addressed ones | `convert`, `blocks` |
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
 //! | check and repair of a tree that is not mounted | `fsck` |
@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod blocks;
 mod by_number;
 mod callers;
 mod change_sets;

@@ -84,6 +84,8 @@ pub struct Options {
     pub comprehensive: bool,
     /// Whether every directory has a hidden directory `.versions`.
     pub versions: bool,
+    /// Whether only the past is shown, while another mount may change the files.
+    pub read_only: bool,
     /// Whether a thread converts versions and applies the policies. Otherwise only commands do.
     pub background: bool,
     /// Returns the current time. Tests pass one of their own.
@@ -98,6 +100,7 @@ impl Default for Options {
             no_space: NoSpace::default(),
             comprehensive: false,
             versions: false,
+            read_only: false,
             background: false,
             clock: system_time,
         }

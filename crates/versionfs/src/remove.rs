@@ -214,6 +214,7 @@ impl VersionVnode {
         }
         let victim = self.victim(name, &entry);
         victim.require_empty(cx)?;
+        self.core.blocks.moved();
         let cx = &blocking(cx);
         if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
             self.lower.rmdir(cx, name)?;

@@ -3,12 +3,13 @@
 //! When a version is made, only the tail is looked at, and a few versions go at most. The cleaner
 //! does the rest: what grew too old, generations, the bound for the volume.
 
+use crate::blocks::VolumeBlocks;
 use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
-use crate::set::{Locked, Set};
+use crate::set::{Locked, Set, read_block_id};
 use std::sync::Arc;
 use versionpolicy::{Decision, Effective, VersionInfo, decide, may_exceed};
-use versionset::{Letter, Record, Version, new_version_name, version_name};
+use versionset::{Letter, Record, STORE, StoreName, Version, new_version_name, parse, version_name};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Time, Vnode};
 
 /// Versions that go at most when one is made.
@@ -28,11 +29,19 @@ fn stored(entry: &Entry) -> u64 {
 }
 
 impl Locked<'_> {
+    /// Returns what a version takes, in bytes: of the block store, its share.
+    pub(crate) fn stored(&self, cx: &Cx<'_>, version: &Version) -> Result<u64> {
+        if version.letter == Letter::Blocks {
+            return self.set.blocks().share(cx);
+        }
+        Ok(self.file(cx, version.letter, version.number)?.map_or(0, |entry| stored(&entry)))
+    }
+
     /// Describes the versions for a decision, oldest first.
     pub(crate) fn infos(&self, cx: &Cx<'_>, tags: &[Time]) -> Result<Vec<VersionInfo>> {
         let mut infos = Vec::with_capacity(self.index().versions.len());
         for version in self.index().versions.values() {
-            let stored = self.file(cx, version.letter, version.number)?.map_or(0, |entry| stored(&entry));
+            let stored = self.stored(cx, version)?;
             infos.push(info(version, stored, tags));
         }
         Ok(infos)
@@ -56,7 +65,7 @@ impl Locked<'_> {
         let aside = [&*name, b"~"].concat();
         self.append(server, &[Record::Discarded(number)])?;
         match store.rename(server, Name::new(&name)?, &store, Name::new(&aside)?, RenameFlags::default()) {
-            Ok(()) => remove_tree(server, &store, &aside),
+            Ok(()) => remove_tree(server, Some(self.set.blocks()), &store, &aside),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -75,8 +84,13 @@ fn info(version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     }
 }
 
-/// Removes a tree, from the bottom up.
-pub(crate) fn remove_tree(server: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+/// Removes a tree, from the bottom up, and the blocks of the versions in its stores.
+pub(crate) fn remove_tree(
+    server: &Cx<'_>,
+    blocks: Option<&VolumeBlocks>,
+    dir: &Arc<dyn Vnode>,
+    name: &[u8],
+) -> Result<()> {
     // The path to the directory that is emptied now.
     let mut path = vec![(Arc::clone(dir), name.to_vec())];
     while let Some((parent, name)) = path.last().cloned() {
@@ -85,7 +99,13 @@ pub(crate) fn remove_tree(server: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) ->
             continue;
         };
         if entry.attr.kind() != Kind::Directory {
+            let is_version = matches!(parse(&name), StoreName::Version { letter: Letter::Blocks, .. });
+            let is_stored = is_version && path.iter().rev().nth(1).is_some_and(|(_, above)| *above == STORE);
+            let id = if is_stored { read_block_id(server, &parent, Name::new(&name)?)? } else { None };
             parent.unlink(server, Name::new(&name)?)?;
+            if let (Some(id), Some(blocks)) = (id, blocks) {
+                blocks.delete(server, id)?;
+            }
             path.pop();
             continue;
         }
@@ -200,7 +220,8 @@ impl Core {
         number: u64,
     ) -> Result<()> {
         let has_head = locked.index().newest().is_some_and(|newest| !newest.cause.ends_head());
-        let files = locked.files(server, head.filter(|_| has_head))?;
+        let content = head.filter(|_| has_head).map(|head| crate::past::head_content(server, head)).transpose()?;
+        let files = locked.files(content).ok_or(Errno::IO)?;
         let older = locked.index().versions.range(..number).next_back().map(|(number, _)| *number);
         if let Some(older) = older {
             locked.remove_stale(server, older)?;
