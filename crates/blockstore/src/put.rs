@@ -54,8 +54,9 @@ impl BlockStore {
     /// when this returns; [`BlockStore::sync`] makes it durable.
     ///
     /// # Errors
-    /// `EROFS` if the store was opened for reading, `EFBIG` for more than about a million blocks, `EINVAL` for a key or header that is too long,
-    /// errors of `content`, and as write(2). The store is unchanged then.
+    /// `EROFS` if the store was opened for reading, `EFBIG` for more than about a million blocks,
+    /// `EINVAL` for a key or header that is too long, errors of `content`, and as write(2). The
+    /// store is unchanged then.
     pub fn put_version(
         &self,
         cx: &Cx<'_>,

@@ -127,7 +127,7 @@ impl VolumeBlocks {
         }
     }
 
-    /// Returns what a version takes on the average, in bytes: nobody can say which blocks are whose.
+    /// Returns what a version takes on the average, in bytes: blocks are shared.
     pub(crate) fn share(&self, cx: &Cx<'_>) -> Result<u64> {
         if let Some(share) = *self.share.lock() {
             return Ok(share);

@@ -96,7 +96,7 @@ fn a_conversion_may_be_killed_at_any_step() {
 #[test]
 fn discarding_may_be_killed_at_any_step() {
     for (seed, storage) in STORAGES.iter().enumerate() {
-        let after = config(storage, "keep = { daily = 2 } \nnumber = \"1..6\"");
+        let after = config(storage, "number = \"1..6\"\nkeep = { daily = 2 }");
         killed(seed as u64 + 80, &config(storage, ""), &after, "versionfs.clean");
     }
 }
