@@ -1,16 +1,19 @@
 //! Changes of whole version sets, the head included: rename, unlink, rmdir, chown, chmod (Versionfs
 //! paper, section 3.4). They make no version.
 
-use crate::change_versions::{copy_files, set_attributes};
+use crate::change_versions::{copy_files, set_attributes, take_files_back};
 use crate::core::Core;
 use crate::history::{At, History};
 use crate::node::{VersionVnode, is_reserved};
 use crate::permission::{owns, require_owner, require_removable, require_writable};
 use crate::retain::remove_tree;
-use crate::set::Set;
+use crate::set::{Set, link_stem};
 use std::sync::Arc;
 use versionset::Record;
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, SetAttr};
+
+/// The set-group-ID bit of a mode.
+const SET_GID: u32 = 0o2000;
 
 impl History {
     /// Returns the owners of the head and of all versions.
@@ -25,7 +28,9 @@ impl History {
     /// Returns the sets that keep versions of the name now: its own, and that of its inode.
     fn sets(&self, core: &Core) -> Vec<Arc<Set>> {
         let open = self.links.last().filter(|period| period.until.is_none());
-        let link = open.map(|period| core.set_of_link(&period.stem));
+        // A link that failed may have left a period of another inode.
+        let is_head = |stem: &[u8]| self.head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *stem);
+        let link = open.filter(|period| is_head(&period.stem)).map(|period| core.set_of_link(&period.stem));
         core::iter::once(Arc::clone(&self.own)).chain(link).collect()
     }
 }
@@ -70,6 +75,11 @@ pub(crate) fn chmod(core: &Core, cx: &Cx<'_>, at: &At, mode: u32) -> Result<()> 
     let history = at.history(core, cx)?;
     history.require_any()?;
     require_owner(cx, history.owners())?;
+    // The server would be allowed to set it, which the owner is not.
+    let groups =
+        history.head.iter().map(|head| head.attr.gid).chain(history.versions.iter().map(|seen| seen.version.gid));
+    let may_set_gid = cx.uid == 0 || groups.into_iter().all(|gid| cx.is_in_group(gid));
+    let mode = if may_set_gid { mode } else { mode & !SET_GID };
     let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
     set_all(core, cx, &history, &change, &Record::Mode(mode))
 }
@@ -128,7 +138,7 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
     if head.attr.nlink < 2 {
         object.inode.bury(None);
     }
-    object.inode.set_place(None);
+    object.inode.forget_place();
     Ok(())
 }
 
@@ -176,19 +186,29 @@ fn move_set(core: &Arc<Core>, cx: &Cx<'_>, at: &At, to: &At, history: &History, 
     let mut to_set = other.own.lock(core, cx)?;
     let has_set = from_set.has_index();
     if has_set {
-        let made = to_set.take_over(cx, &from_set).and_then(|()| copy_files(cx, &from_set, &mut to_set));
-        if made.is_err() {
-            let _ = to_set.remove_index(cx);
-            return made;
-        }
         core.inodes.get(to.dir.id()).set_has_store(true);
     }
-    if object.is_some() {
+    let copied = if has_set {
+        to_set.take_over(cx, &from_set).and_then(|()| copy_files(cx, &from_set, &mut to_set))
+    } else {
+        Ok(())
+    };
+    let renamed = copied.and_then(|()| {
         let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-        at.dir.rename(cx, Name::new(&at.name)?, &to.dir, Name::new(&to.name)?, flags)?;
+        if object.is_none() {
+            return Ok(());
+        }
+        at.dir.rename(cx, Name::new(&at.name)?, &to.dir, Name::new(&to.name)?, flags)
+    });
+    if let Err(errno) = renamed {
+        if has_set {
+            take_files_back(cx, &from_set, &mut to_set)?;
+            to_set.remove_index(cx)?;
+        }
+        return Err(errno);
     }
     if let Some(object) = &object {
-        object.inode.set_place(None);
+        object.inode.forget_place();
         object.inode.found_at(&to.dir, &to.name);
     }
     if has_set {

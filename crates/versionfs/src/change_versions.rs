@@ -91,3 +91,23 @@ pub(crate) fn copy_files(cx: &Cx<'_>, from: &Locked<'_>, to: &mut Locked<'_>) ->
     }
     Ok(())
 }
+
+/// Undoes [`copy_files`], whatever part of it was done.
+pub(crate) fn take_files_back(cx: &Cx<'_>, from: &Locked<'_>, to: &mut Locked<'_>) -> Result<()> {
+    let source = from.store_dir().ok_or(Errno::IO)?;
+    let target = to.store(cx)?;
+    for version in from.index().versions.values() {
+        let old = version_name(&from.set.stem, version.letter, version.number);
+        let new = version_name(&to.set.stem, version.letter, version.number);
+        let (old, new) = (Name::new(&old)?, Name::new(&new)?);
+        if target.lookup(cx, new)?.is_none() {
+            continue;
+        }
+        if source.lookup(cx, old)?.is_some() {
+            target.unlink(cx, new)?;
+        } else {
+            target.rename(cx, new, &source, old, RenameFlags { no_replace: true, ..RenameFlags::default() })?;
+        }
+    }
+    Ok(())
+}

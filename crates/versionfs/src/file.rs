@@ -128,10 +128,10 @@ impl VersionVnode {
         Ok(self.file(lower, mode, flags))
     }
 
-    /// Returns the flags to create a lower file with. In comprehensive mode the layer sees its
-    /// first writes, too, and reads what they overwrite.
-    pub(crate) fn flags_of_new(&self, flags: OpenFlags) -> OpenFlags {
-        if self.core.options.comprehensive && flags.writes() { with_reading(flags) } else { flags }
+    /// Returns the flags to create a lower file with. While others write to it, too, the layer sees
+    /// its writes and reads what they overwrite.
+    pub(crate) fn flags_of_new(flags: OpenFlags) -> OpenFlags {
+        if flags.writes() { with_reading(flags) } else { flags }
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.

@@ -71,21 +71,19 @@ impl Head<'_> {
 
     /// Returns a name of the object. `None` if it has none.
     pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
-        if let Some(place) = self.inode.place() {
+        if let Some(place) = self.inode.place()
+            && place.has(cx, self.inode)?
+        {
             return Ok(Some(place));
         }
         if self.inode.is_buried() {
             return Ok(None);
         }
-        let mut found = None;
         self.lower.names(cx, &mut |dir, name| {
-            found = Some(Place { dir: Arc::clone(dir), name: name.as_bytes().into() });
+            self.inode.found_at(dir, name.as_bytes());
             false
         })?;
-        if let Some(place) = &found {
-            self.inode.found_at(&place.dir, &place.name);
-        }
-        Ok(found)
+        Ok(self.inode.place())
     }
 
     /// Returns the sets of the object. `None` if it has no name.
@@ -97,9 +95,30 @@ impl Head<'_> {
         }
         let is_known = own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
         // Loading the set may have removed a second name that a crash had left in the store.
-        let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1);
+        let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1) || self.rejoins(cx, &own)?;
         let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
         Ok(Some(HeadSets { own, keeps }))
+    }
+
+    /// Lets the name join the inode's set if that has versions of this file, and returns whether it
+    /// has: a kill prevented the record of a rename.
+    fn rejoins(&self, cx: &Cx<'_>, own: &Arc<Set>) -> Result<bool> {
+        if self.inode.has_no_link_set() {
+            return Ok(false);
+        }
+        let server = self.core.server(cx);
+        let link = self.link_set();
+        let is_current = link.lock(self.core, cx)?.index().newest().is_some_and(|newest| !newest.cause.ends_head());
+        if !is_current {
+            self.inode.set_has_no_link_set(true);
+            return Ok(false);
+        }
+        let attr = self.lower.getattr(&server)?;
+        let mut locked = own.lock(self.core, &server)?;
+        let since = interval(locked.index(), &attr, self.core.now()).0;
+        let records = locked.joining(since, &link_stem(&**self.lower));
+        locked.append(&server, &records)?;
+        Ok(true)
     }
 
     /// Returns the set of the inode.
@@ -223,6 +242,10 @@ impl Head<'_> {
     /// Gives the version that this removed file became a file of its own, before the removed file
     /// changes: a program that still has it open can do that.
     pub(crate) fn leave_version(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.lower.kind() != Kind::Regular {
+            // Its content can't change. Opening it, to copy it, might wait for another program.
+            return Ok(());
+        }
         let mut burial = self.inode.burial();
         let Some(made) = &*burial else { return Ok(()) };
         cx.require_blocking()?;

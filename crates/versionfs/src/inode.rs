@@ -5,13 +5,37 @@ use crate::set::Made;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
-use vnode::{Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
+use vnode::{Cx, MAY_BLOCK, Name, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
 
 /// A name in a lower directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) dir: Arc<dyn Vnode>,
     pub(crate) name: Arc<[u8]>,
+    /// Whether the object was found there with its session locked. Then it is there until the place
+    /// is set anew: who removes or renames it locks the session. A lookup is not sure, because the
+    /// name may go before its result is noted.
+    is_sure: bool,
+}
+
+impl Place {
+    /// Whether `inode` is there: looks it up, unless that is sure. The caller has locked the
+    /// session of the inode.
+    pub(crate) fn has(&self, cx: &Cx<'_>, inode: &Inode) -> Result<bool> {
+        if self.is_sure {
+            return Ok(true);
+        }
+        let is_there = self.dir.lookup(cx, Name::new(&self.name)?)?.is_some_and(|entry| entry.vnode.id() == inode.id);
+        let mut place = inode.place.lock();
+        if place.as_ref().is_some_and(|place| place.is_at(&self.dir, &self.name)) {
+            *place = is_there.then(|| Self { is_sure: true, ..self.clone() });
+        }
+        Ok(is_there)
+    }
+
+    fn is_at(&self, dir: &Arc<dyn Vnode>, name: &[u8]) -> bool {
+        *self.name == *name && self.dir.id() == dir.id()
+    }
 }
 
 /// An object in use, shared by its vnodes and open files.
@@ -20,6 +44,8 @@ pub(crate) struct Inode {
     pub(crate) id: u64,
     /// The name by which it was reached last.
     place: Mutex<Option<Place>>,
+    /// Whether no set of an inode with several names has versions of this file, if that is known.
+    has_no_link_set: AtomicBool,
     /// Whether the inode has become a version: users see no name of it any more.
     buried: AtomicBool,
     /// Whether the directory has a store: 0 unknown, 1 no, 2 yes.
@@ -38,6 +64,7 @@ impl Inode {
         Self {
             id,
             place: Mutex::new(None),
+            has_no_link_set: AtomicBool::new(false),
             buried: AtomicBool::new(false),
             store: AtomicU8::new(0),
             burial: Mutex::default(),
@@ -51,16 +78,25 @@ impl Inode {
         self.place.lock().clone()
     }
 
-    pub(crate) fn set_place(&self, place: Option<Place>) {
-        *self.place.lock() = place;
+    /// Forgets the place: the name went, or another one came.
+    pub(crate) fn forget_place(&self) {
+        *self.place.lock() = None;
     }
 
     /// Sets the place where the object was found, unless it is known already.
     pub(crate) fn found_at(&self, dir: &Arc<dyn Vnode>, name: &[u8]) {
         let mut place = self.place.lock();
-        if place.as_ref().is_none_or(|place| *place.name != *name || place.dir.id() != dir.id()) {
-            *place = Some(Place { dir: Arc::clone(dir), name: name.into() });
+        if place.as_ref().is_none_or(|place| !place.is_at(dir, name)) {
+            *place = Some(Place { dir: Arc::clone(dir), name: name.into(), is_sure: false });
         }
+    }
+
+    pub(crate) fn has_no_link_set(&self) -> bool {
+        self.has_no_link_set.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_has_no_link_set(&self, has_none: bool) {
+        self.has_no_link_set.store(has_none, Ordering::Release);
     }
 
     /// Locks the version that the inode has become, if it has not been given a file of its own.
@@ -76,7 +112,7 @@ impl Inode {
     pub(crate) fn bury(&self, made: Option<Made>) {
         *self.burial.lock() = made;
         self.buried.store(true, Ordering::Release);
-        self.set_place(None);
+        self.forget_place();
     }
 
     /// Whether the directory has a store, if that is known.
@@ -127,35 +163,63 @@ impl Inode {
     }
 }
 
+/// Objects of a shard below which those no longer in use are not looked for.
+const FEW: usize = 64;
+
 /// The objects in use by number.
 #[derive(Debug, Default)]
-pub(crate) struct Inodes([Mutex<NumberMap<Weak<Inode>>>; SHARDS]);
+pub(crate) struct Inodes([Mutex<Shard>; SHARDS]);
+
+#[derive(Debug, Default)]
+struct Shard {
+    inodes: NumberMap<Weak<Inode>>,
+    /// How many there were when those no longer in use were removed.
+    in_use: usize,
+}
+
+impl Shard {
+    /// Removes the objects that are no longer in use when there may be as many of them as others.
+    fn sweep(&mut self) {
+        if self.inodes.len() >= FEW.max(2 * self.in_use) {
+            self.inodes.retain(|_, inode| inode.strong_count() > 0);
+            self.in_use = self.inodes.len();
+        }
+    }
+}
 
 impl Inodes {
     /// Returns the object with this number.
     pub(crate) fn get(&self, id: u64) -> Arc<Inode> {
         let Some(shard) = self.0.get(shard_of(id)) else { return Arc::new(Inode::new(id)) };
         let mut shard = shard.lock();
-        if let Some(inode) = shard.get(&id).and_then(Weak::upgrade) {
+        if let Some(inode) = shard.inodes.get(&id).and_then(Weak::upgrade) {
             return inode;
         }
+        shard.sweep();
         let inode = Arc::new(Inode::new(id));
-        shard.insert(id, Arc::downgrade(&inode));
+        shard.inodes.insert(id, Arc::downgrade(&inode));
         inode
     }
 
     /// Returns the object with this number if it is in use.
     pub(crate) fn in_use(&self, id: u64) -> Option<Arc<Inode>> {
-        self.0.get(shard_of(id))?.lock().get(&id)?.upgrade()
+        self.0.get(shard_of(id))?.lock().inodes.get(&id)?.upgrade()
     }
+}
 
-    /// Forgets an object that is no longer in use.
-    pub(crate) fn released(&self, id: u64) {
-        if let Some(shard) = self.0.get(shard_of(id)) {
-            let mut shard = shard.lock();
-            if shard.get(&id).is_some_and(|inode| inode.strong_count() == 0) {
-                shard.remove(&id);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_that_are_no_longer_in_use_are_forgotten() {
+        let inodes = Inodes::default();
+        let kept: Vec<_> = (0..100).map(|id| inodes.get(id)).collect();
+        for id in 100..100_000 {
+            drop(inodes.get(id));
         }
+        let len: usize = inodes.0.iter().map(|shard| shard.lock().inodes.len()).sum();
+        assert!(len <= 100 + FEW * SHARDS, "{len}");
+        assert!(kept.iter().all(|inode| Arc::ptr_eq(inode, &inodes.get(inode.id))));
     }
 }

@@ -31,8 +31,9 @@
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
 //!
-//! Lock order: renames, then the session of an inode, then a version set, then the tables. Nobody
-//! holds two sessions, or two sets of names; a name's set comes before its inode's.
+//! Lock order: renames, then the session of an inode, then a version set, then the tables. Only
+//! who holds the lock of renames holds two sessions, or two sets of names; a name's set comes before
+//! its inode's.
 #![forbid(unsafe_code)]
 
 mod attr;

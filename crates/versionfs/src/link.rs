@@ -24,6 +24,7 @@ impl VersionVnode {
             return Err(Errno::EXIST);
         }
         let mut session = target.inode.session(cx)?;
+        target.inode.set_has_no_link_set(false);
         target.end_delay(cx, &mut session)?;
         if target.lower.getattr(cx)?.nlink > 1 {
             target.head().sets(cx, 2)?;
@@ -44,11 +45,26 @@ impl VersionVnode {
             if let Some(place) = &first {
                 target.join(cx, &place.dir, &place.name, false)?;
             }
-            target.join(cx, &self.lower, name.as_bytes(), true)?;
+            let joined = target.join(cx, &self.lower, name.as_bytes(), true);
+            joined.inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
         }
-        let entry = self.lower.link(cx, name, &target.lower)?;
+        let entry = self.lower.link(cx, name, &target.lower).inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
         drop(session);
         Ok(self.wrap_new(name, entry))
+    }
+
+    /// Undoes [`Self::join`] for a name that did not come to be. The first name stays in the set of
+    /// the inode, which goes on.
+    fn unjoin(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) {
+        let server = self.core.server(cx);
+        let own = self.core.set_of_name(dir, name.as_bytes());
+        let ended = own.lock(&self.core, &server).and_then(|mut locked| {
+            let is_joined = locked.is_linked(&link_stem(&*self.lower));
+            if is_joined { locked.append(&server, &[Record::Unlinked(self.core.now())]) } else { Ok(()) }
+        });
+        if let Err(errno) = ended {
+            tracing::warn!(%errno, "can't record that there is no link {name}");
+        }
     }
 
     /// Records that a name belongs to an inode with several names, and numbers the inode's versions

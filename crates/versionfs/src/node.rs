@@ -79,12 +79,3 @@ impl VersionVnode {
         Ok(attr)
     }
 }
-
-impl Drop for VersionVnode {
-    fn drop(&mut self) {
-        // This vnode's own reference and perhaps that of an open file remain.
-        if Arc::strong_count(&self.inode) == 1 {
-            self.core.inodes.released(self.inode.id);
-        }
-    }
-}

@@ -36,7 +36,10 @@ pub(crate) struct Removal<'a> {
 impl Removal<'_> {
     /// Passes on the result of the removal. If it failed, takes back the copy.
     pub(crate) fn checked(mut self, cx: &Cx<'_>, victim: &VersionVnode, result: Result<()>) -> Result<()> {
-        if result.is_err() {
+        if result.is_ok() {
+            // Before somebody else can lock the session.
+            victim.inode.forget_place();
+        } else {
             // A name goes or stays, whatever the error is.
             victim.head().take_back(cx, Some(&mut self.session), self.made, Errno::CANCELED);
         }
@@ -71,7 +74,7 @@ impl VersionVnode {
                 victim.inode.bury(Some(made));
             }
         }
-        victim.inode.set_place(None);
+        victim.inode.forget_place();
         Ok(())
     }
 
@@ -218,7 +221,7 @@ impl VersionVnode {
         let cx = &blocking(cx);
         if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
             self.lower.rmdir(cx, name)?;
-            victim.inode.set_place(None);
+            victim.inode.forget_place();
             self.core.policies.forget_paths();
             return Ok(());
         }

@@ -4,6 +4,7 @@
 use crate::core::blocking;
 use crate::node::{VersionVnode, is_reserved};
 use crate::remove::Fate;
+use crate::session::Session;
 use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
 use versionset::{Birth, Cause, Letter, Place, Record, version_name};
@@ -68,6 +69,8 @@ impl VersionVnode {
         let cx = &blocking(cx);
         let forth =
             Move { object: self.victim(name, &source), attr: source.attr, from: (self, name), to: (new_dir, new_name) };
+        // Until it has its new name: a write meanwhile must make a version of neither name.
+        let mut session = forth.object.inode.session(cx)?;
         match target {
             Some(target) if flags.exchange => {
                 let back = Move {
@@ -76,8 +79,11 @@ impl VersionVnode {
                     from: (new_dir, new_name),
                     to: (self, name),
                 };
-                let left = forth.leave(cx)?;
-                let left_back = back.leave(cx).inspect_err(|_| forth.stay(cx, left.clone()))?;
+                // Only here, and where a file is replaced, are two sessions locked; the lock of renames
+                // orders them.
+                let mut session_back = back.object.inode.session(cx)?;
+                let left = forth.leave(cx, &mut session)?;
+                let left_back = back.leave(cx, &mut session_back).inspect_err(|_| forth.stay(cx, left.clone()))?;
                 self.lower.rename(cx, name, &new_dir.lower, new_name, flags).inspect_err(|_| {
                     back.stay(cx, left_back.clone());
                     forth.stay(cx, left.clone());
@@ -86,9 +92,9 @@ impl VersionVnode {
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
             }
-            Some(target) => forth.replace(cx, &target, flags),
+            Some(target) => forth.replace(cx, &mut session, &target, flags),
             None => {
-                let left = forth.leave(cx)?;
+                let left = forth.leave(cx, &mut session)?;
                 forth.rename(cx, flags).inspect_err(|_| forth.stay(cx, left.clone()))?;
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
@@ -103,7 +109,7 @@ impl Move<'_> {
     }
 
     /// Renames over an existing entry, which becomes a version.
-    fn replace(&self, cx: &Cx<'_>, target: &Entry, flags: RenameFlags) -> Result<()> {
+    fn replace(&self, cx: &Cx<'_>, session: &mut Session, target: &Entry, flags: RenameFlags) -> Result<()> {
         let (new_dir, new_name) = self.to;
         let victim = new_dir.victim(new_name, target);
         let left = match (self.object.lower.kind() == Kind::Directory, victim.lower.kind() == Kind::Directory) {
@@ -111,12 +117,12 @@ impl Move<'_> {
             (false, true) => return Err(Errno::ISDIR),
             (true, true) => {
                 victim.require_empty(cx)?;
-                let left = self.leave(cx)?;
+                let left = self.leave(cx, session)?;
                 self.replace_directory(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
                 left
             }
             (false, false) => {
-                let left = self.leave(cx)?;
+                let left = self.leave(cx, session)?;
                 self.replace_file(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
                 left
             }
@@ -155,7 +161,7 @@ impl Move<'_> {
                 victim.inode.bury(Some(made));
             }
         }
-        victim.inode.set_place(None);
+        victim.inode.forget_place();
         Ok(())
     }
 
@@ -198,10 +204,9 @@ impl Move<'_> {
 
     /// Leaves the old name: its set gets a version that refers to the new place, or a copy if older
     /// versions lack bytes that only the file has.
-    fn leave(&self, cx: &Cx<'_>) -> Result<Left> {
+    fn leave(&self, cx: &Cx<'_>, session: &mut Session) -> Result<Left> {
         let object = &self.object;
-        let mut session = object.inode.session(cx)?;
-        object.end_delay(cx, &mut session)?;
+        object.end_delay(cx, session)?;
         session.active = None;
         let server = object.core.server(cx);
         let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(Left::Nothing) };
@@ -255,7 +260,7 @@ impl Move<'_> {
     fn arrive(&self, cx: &Cx<'_>, left: &Left, cause: Cause) {
         let (dir, name) = self.to;
         let object = &self.object;
-        object.inode.set_place(None);
+        object.inode.forget_place();
         object.inode.found_at(&dir.lower, name.as_bytes());
         let server = object.core.server(cx);
         if object.lower.kind() == Kind::Directory {

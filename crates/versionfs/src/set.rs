@@ -201,7 +201,7 @@ impl Set {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
         let mut locked = Locked { set: self, state };
         if !locked.state.is_loaded {
-            locked.load(&core.server(cx))?;
+            locked.load(core, &core.server(cx))?;
         }
         Ok(locked)
     }
@@ -237,7 +237,7 @@ impl Locked<'_> {
     }
 
     /// Reads the index, or rebuilds it if it is damaged. Every use of the set begins here.
-    fn load(&mut self, cx: &Cx<'_>) -> Result<()> {
+    fn load(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         *self.state = State::default();
         let Some(store) = self.set.find_store(cx)? else {
             self.state.is_loaded = true;
@@ -253,14 +253,45 @@ impl Locked<'_> {
             if condition != Condition::Complete {
                 tracing::warn!("the index {} is damaged and is rebuilt", name.escape_ascii());
                 self.rebuild(cx, &store)?;
+            } else if self.has_unknown(cx)? {
+                tracing::warn!("the index {} lacks versions and is rebuilt", name.escape_ascii());
+                self.rebuild(cx, &store)?;
             } else if !self.has_newest(cx, &store)? {
                 self.drop_newest(cx)?;
             } else {
                 self.drop_unfinished(cx)?;
             }
+            self.end_stale_period(core, cx)?;
         }
         self.state.is_loaded = true;
         Ok(())
+    }
+
+    /// Whether there is a version after the newest recorded one: a power failure can lose the end
+    /// of the log while the file is durable already. These are the letters of new versions.
+    fn has_unknown(&self, cx: &Cx<'_>) -> Result<bool> {
+        let next = self.state.index.next();
+        for letter in [Letter::Sparse, Letter::Full, Letter::Renamed, Letter::Special, Letter::Directory] {
+            if self.file(cx, letter, next)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends the period of an inode with several names that does not have this name: a link that
+    /// failed, or a removal whose record a kill prevented.
+    fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
+        let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
+            return Ok(());
+        };
+        let Some((dir, name)) = self.set.place() else { return Ok(()) };
+        let head = dir.lookup(cx, Name::new(name)?)?;
+        if head.is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
+            return Ok(());
+        }
+        let end = core.now().max(period.from);
+        self.append(cx, &[Record::Unlinked(end)])
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can
@@ -338,7 +369,8 @@ impl Locked<'_> {
             Err(errno) => return Err(errno),
         }
         let (_, file) = store.create(cx, temporary, 0o600, OpenFlags::RDWR)?;
-        let written = versionset::write_full(cx, &*file, &bytes, 0);
+        // It replaces what is durable, and only the log has the flags, notes and links.
+        let written = versionset::write_full(cx, &*file, &bytes, 0).and_then(|()| file.fsync(cx, true));
         drop(file);
         let renamed = written.and_then(|()| store.rename(cx, temporary, &store, name, RenameFlags::default()));
         if let Err(errno) = renamed {
@@ -406,8 +438,8 @@ impl Locked<'_> {
             record.encode(&mut log);
         }
         if let Err(errno) = self.append_bytes(cx, &store, &log) {
-            // Part of it may be on disk.
-            self.state.is_loaded = false;
+            // Part of it may be on disk. To rebuild the index takes space, to shorten it does not.
+            self.state.is_loaded = self.cut(cx, &store).is_ok();
             return Err(errno);
         }
         if self.state.log_len == 0 {
@@ -440,6 +472,18 @@ impl Locked<'_> {
             store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
         };
         versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Removes from the log what a failed append left.
+    fn cut(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
+        let name = index_name(&self.set.stem);
+        let name = Name::new(&name)?;
+        let Some(entry) = store.lookup(cx, name)? else { return Ok(()) };
+        if self.state.log_len == 0 {
+            return store.unlink(cx, name);
+        }
+        let size = SetAttr { size: Some(self.state.log_len), ..SetAttr::default() };
+        entry.vnode.setattr(cx, &size, None).map(|_| ())
     }
 
     /// Whether the set has an index on disk.

@@ -48,12 +48,12 @@ impl Vnode for VersionVnode {
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         self.require_creatable(name)?;
-        let (entry, file) = self.lower.create(cx, name, mode, self.flags_of_new(flags))?;
+        let (entry, file) = self.lower.create(cx, name, mode, Self::flags_of_new(flags))?;
         self.wrap_created(cx, Some(name), entry, file, flags)
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let (entry, file) = self.lower.tmpfile(cx, mode, self.flags_of_new(flags))?;
+        let (entry, file) = self.lower.tmpfile(cx, mode, Self::flags_of_new(flags))?;
         self.wrap_created(cx, None, entry, file, flags)
     }
 

@@ -305,6 +305,11 @@ impl Index {
             Record::Discarded(number) => {
                 self.versions.remove(&number);
                 self.notes.remove(&number);
+                // The births of heads that have no version any more.
+                let oldest = self.versions.first_key_value().map_or(u64::MAX, |(oldest, _)| *oldest);
+                if self.earlier_births.first_key_value().is_some_and(|(first, _)| *first < oldest) {
+                    self.earlier_births = self.earlier_births.split_off(&oldest);
+                }
             }
             Record::Flags(number, flags) => self.change(number, |version| version.flags = flags),
             Record::Note(number, text) if text.is_empty() => drop(self.notes.remove(&number)),

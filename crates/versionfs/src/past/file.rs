@@ -45,20 +45,33 @@ impl PastFile {
         let server = self.core.server(cx);
         match self.body.now(&self.core, cx)? {
             Body::Head { lower, .. } => read_xattrs(&server, &*lower),
-            Body::Raw { .. } => Ok(Vec::new()),
+            Body::Raw { lower, version } => {
+                // The ACL decides who may read it: without it, the mode would let the group.
+                let mut xattrs = stored_xattrs(&server, &lower, version.letter)?;
+                xattrs.retain(|(name, _)| name == ACL);
+                Ok(xattrs)
+            }
             Body::Version { set, version } => {
                 let locked = set.lock(&self.core, cx)?;
                 let letter = locked.index().versions.get(&version.number).ok_or(Errno::STALE)?.letter;
                 let entry = locked.file(&server, letter, version.number)?.ok_or(Errno::IO)?;
-                if letter == Letter::Full {
-                    return read_xattrs(&server, &*entry.vnode);
-                }
-                let file = entry.vnode.open(&server, OpenFlags::RDONLY)?;
-                let stored = versionset::read_header(&server, letter, &*file, entry.attr.size)?;
-                Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
+                stored_xattrs(&server, &entry.vnode, letter)
             }
         }
     }
+}
+
+/// The extended attribute with the access control list.
+const ACL: &[u8] = b"system.posix_acl_access";
+
+/// Returns the extended attributes that a version has, by its file.
+fn stored_xattrs(cx: &Cx<'_>, file: &Arc<dyn Vnode>, letter: Letter) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    if letter == Letter::Full {
+        return read_xattrs(cx, &**file);
+    }
+    let len = file.getattr(cx)?.size;
+    let stored = versionset::read_header(cx, letter, &*file.open(cx, OpenFlags::RDONLY)?, len)?;
+    Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
 }
 
 fn read_xattrs(cx: &Cx<'_>, vnode: &dyn Vnode) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {

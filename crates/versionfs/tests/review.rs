@@ -1,0 +1,422 @@
+//! Races between data and names, crashes without an index, failed steps, and who gains what by them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use common::store::{After, read_all};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use versionfs::{Options, VersionFs};
+use versionset::{Index, LINKS, STORE};
+use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
+
+fn cx() -> Cx<'static> {
+    Cx::internal(0, 0)
+}
+
+fn name(bytes: &[u8]) -> Name<'_> {
+    Name::new(bytes).unwrap()
+}
+
+fn get(dir: &Arc<dyn Vnode>, entry: &[u8]) -> Arc<dyn Vnode> {
+    dir.lookup(&cx(), name(entry)).unwrap().unwrap().vnode
+}
+
+fn write(fs: &Arc<VersionFs>, file: &[u8], data: &[u8]) {
+    let opened = match fs.root().lookup(&cx(), name(file)).unwrap() {
+        Some(entry) => entry.vnode.open(&cx(), OpenFlags::RDWR.with_trunc()).unwrap(),
+        None => fs.root().create(&cx(), name(file), 0o644, OpenFlags::RDWR).unwrap().1,
+    };
+    assert_eq!(opened.write(&cx(), data, 0).unwrap(), data.len());
+}
+
+fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
+    let mut data = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
+    versionset::read_full(&cx(), &*vnode.open(&cx(), OpenFlags::RDONLY).unwrap(), &mut data, 0).unwrap();
+    data
+}
+
+fn index(mem: &Arc<MemFs>, file: &[u8]) -> Index {
+    let store = get(&mem.root(), STORE);
+    Index::parse(&read(&get(&store, &versionset::index_name(file)))).0
+}
+
+fn command(dir: &Arc<dyn Vnode>, command: &str, input: &str) -> vnode::Result<String> {
+    dir.control(&cx(), command, input.as_bytes()).map(|reply| String::from_utf8(reply).unwrap())
+}
+
+/// Reads a version as users do.
+fn version(dir: &Arc<dyn Vnode>, file: &str, number: u64) -> Vec<u8> {
+    let token = command(dir, "versionfs.open", &format!("{file} {number}")).unwrap();
+    read(&get(dir, token.trim().as_bytes()))
+}
+
+fn fresh(data: &[u8]) -> (Arc<MemFs>, Arc<VersionFs>) {
+    let mem = MemFs::new();
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    write(&fs, b"a", data);
+    (mem, fs)
+}
+
+fn lower(mem: &Arc<MemFs>) -> Arc<dyn Layer> {
+    mem.clone()
+}
+
+/// Runs `during` on another thread after the operation of the lower file system with the number
+/// `at`, and lets it proceed for a moment. Returns whether there was such an operation.
+fn with_interruption(
+    faults: &Faults,
+    at: u64,
+    during: impl FnOnce() + Send + 'static,
+    operation: impl FnOnce(),
+) -> bool {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    faults.call_after(at, move || {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            during();
+            let _ = done.send(());
+        });
+        // It may wait for a lock that the operation has.
+        let _ = is_done.recv_timeout(Duration::from_millis(30));
+        sender.send(thread).unwrap();
+    });
+    operation();
+    let happened = !faults.forget_call();
+    if happened {
+        receiver.recv().unwrap().join().unwrap();
+    }
+    happened
+}
+
+/// A first write while the file is renamed: its version is before or behind the rename.
+#[test]
+fn a_write_during_a_rename_makes_a_version_of_the_name_that_the_file_has() {
+    for exchanges in [false, true] {
+        for at in 1.. {
+            let faults = Faults::new();
+            let mem = MemFs::with(MemOptions::default(), &faults);
+            let fs = VersionFs::new(mem.clone(), Options::default());
+            write(&fs, b"a", &[b'0'; 9000]);
+            if exchanges {
+                write(&fs, b"b", b"the other");
+            }
+            let file = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+            let writer = Arc::clone(&file);
+            let during = move || assert_eq!(writer.write(&cx(), b"1", 5000), Ok(1));
+            let flags = RenameFlags { exchange: exchanges, ..RenameFlags::default() };
+            let happened = with_interruption(&faults, at, during, || {
+                fs.root().rename(&cx(), name(b"a"), &fs.root(), name(b"b"), flags).unwrap();
+            });
+            drop(file);
+            if !happened {
+                assert!(at > 5);
+                break;
+            }
+            let newest = index(&mem, b"a").newest().cloned().unwrap();
+            assert!(newest.cause.ends_head(), "{at}: {newest:?}");
+            read_all(&lower(&mem), After::Success).unwrap_or_else(|error| panic!("{at}: {error}"));
+        }
+    }
+}
+
+/// A first write while the name is removed: it makes a version of this name before that, or none.
+#[test]
+fn a_write_during_an_unlink_makes_no_version_of_a_name_that_is_gone() {
+    for at in 1.. {
+        let faults = Faults::new();
+        let mem = MemFs::with(MemOptions::default(), &faults);
+        let fs = VersionFs::new(mem.clone(), Options::default());
+        write(&fs, b"a", &[b'0'; 9000]);
+        let file = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+        let writer = Arc::clone(&file);
+        let during = move || assert_eq!(writer.write(&cx(), b"1", 5000), Ok(1));
+        let happened = with_interruption(&faults, at, during, || fs.root().unlink(&cx(), name(b"a")).unwrap());
+        drop(file);
+        if !happened {
+            assert!(at > 5);
+            break;
+        }
+        assert!(index(&mem, b"a").newest().unwrap().cause.ends_head(), "{at}");
+        read_all(&lower(&mem), After::Success).unwrap_or_else(|error| panic!("{at}: {error}"));
+    }
+}
+
+/// The kernel looks a name up while it is removed, and the result comes late.
+#[test]
+fn a_late_lookup_does_not_tie_a_removed_file_to_the_name() {
+    let faults = Faults::new();
+    let mem = MemFs::with(MemOptions::default(), &faults);
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    write(&fs, b"a", &[b'0'; 9000]);
+    let file = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+    let (root, remover) = (fs.root(), fs.root());
+    faults.call_after(1, move || remover.unlink(&cx(), name(b"a")).unwrap());
+    drop(root.lookup(&cx(), name(b"a")).unwrap());
+    assert!(!faults.forget_call());
+    write(&fs, b"a", &[b'n'; 9000]);
+    write(&fs, b"a", &[b'm'; 9000]);
+    // The newest version of the new file takes from it what is not saved.
+    get(&fs.root(), b"a").setattr(&cx(), &SetAttr { mode: Some(0o600), ..SetAttr::default() }, None).unwrap();
+    let count = index(&mem, b"a").versions.len();
+    file.write(&cx(), b"2", 1).unwrap();
+    file.write(&cx(), b"3", 4999).unwrap();
+    drop(file);
+    get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"x", 1).unwrap();
+    assert_eq!(index(&mem, b"a").versions.len(), count + 1);
+    read_all(&lower(&mem), After::Success).unwrap();
+    assert!(version(&fs.root(), "a", count as u64) == [b'm'; 9000]);
+}
+
+/// A program creates a file for writing only, another one opens it, the first overwrites bytes.
+#[test]
+fn a_file_that_was_created_for_writing_only_can_be_overwritten() {
+    let fs = VersionFs::new(MemFs::new(), Options::default());
+    let first = fs.root().create(&cx(), name(b"a"), 0o644, OpenFlags::WRONLY).unwrap().1;
+    first.write(&cx(), b"hello", 0).unwrap();
+    let second = get(&fs.root(), b"a").open(&cx(), OpenFlags::WRONLY).unwrap();
+    assert_eq!(first.write(&cx(), b"J", 0), Ok(1));
+    assert_eq!(second.write(&cx(), b"y", 4), Ok(1));
+    assert_eq!(read(&get(&fs.root(), b"a")), b"Jelly"[..4].iter().chain(b"y").copied().collect::<Vec<_>>());
+    assert_eq!(first.read(&cx(), &mut [0], 0), Err(Errno::BADF));
+}
+
+/// chmod(2) clears the set-group-ID bit for an owner who is not in the group.
+#[test]
+fn chmod_of_a_set_gives_nobody_the_rights_of_a_group() {
+    let (mem, fs) = fresh(b"1");
+    let owner = SetAttr { uid: Some(1000), gid: Some(50), ..SetAttr::default() };
+    get(&mem.root(), b"a").setattr(&cx(), &owner, None).unwrap();
+    let cancelled = AtomicBool::new(false);
+    let user = Cx::new(1000, 1000, 0, 0, true, &cancelled);
+    fs.root().control(&user, "versionfs.chmod", b"a 2755").unwrap();
+    assert_eq!(get(&mem.root(), b"a").getattr(&cx()).unwrap().perm(), 0o755);
+    fs.root().control(&cx(), "versionfs.chmod", b"a 2755").unwrap();
+    assert_eq!(get(&mem.root(), b"a").getattr(&cx()).unwrap().perm(), 0o2755);
+}
+
+/// An open descriptor of a removed FIFO or symbolic link can be changed; nothing opens the object.
+#[test]
+fn attributes_of_removed_special_files_can_be_changed() {
+    let fs = VersionFs::new(MemFs::new(), Options::default());
+    let fifo = fs.root().mknod(&cx(), name(b"p"), Kind::Fifo.mode_bits() | 0o600, 0).unwrap().vnode;
+    fs.root().unlink(&cx(), name(b"p")).unwrap();
+    let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    assert_eq!(fifo.setattr(&cx(), &set, None).map(|attr| attr.perm()), Ok(0o640));
+}
+
+/// A power failure can lose the end of the index while a removed file is in the store.
+#[test]
+fn a_version_whose_record_is_lost_is_found_again() {
+    let (mem, fs) = fresh(b"first");
+    write(&fs, b"a", b"second");
+    let store = get(&mem.root(), STORE);
+    let before = read(&get(&store, b"a;i"));
+    fs.root().unlink(&cx(), name(b"a")).unwrap();
+    drop(fs);
+    let log = get(&store, b"a;i");
+    log.setattr(&cx(), &SetAttr { size: Some(before.len() as u64), ..SetAttr::default() }, None).unwrap();
+
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    assert_eq!(version(&fs.root(), "a", 2), b"second");
+    write(&fs, b"a", b"third");
+    write(&fs, b"a", b"fourth");
+    assert_eq!(version(&fs.root(), "a", 1), b"first");
+    assert_eq!(version(&fs.root(), "a", 2), b"second");
+    assert_eq!(version(&fs.root(), "a", 3), b"third");
+}
+
+/// The record of a version did not fit. The set can be used although nothing can be created.
+#[test]
+fn a_full_file_system_leaves_sets_usable() {
+    for (at, has_set) in [(1, false), (1, true), (2, true)] {
+        let faults = Faults::new();
+        let mem = MemFs::with(MemOptions::default(), &faults);
+        let fs = VersionFs::new(mem.clone(), Options::default());
+        write(&fs, b"a", b"0");
+        if has_set {
+            write(&fs, b"a", b"1");
+        }
+        let file = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+        faults.arm(Plan { count: Count::Only(Op::Write), at, fault: Fault::Error(Errno::NOSPC) });
+        assert_eq!(file.write(&cx(), b"2", 0), Err(Errno::NOSPC));
+        faults.arm(Plan { count: Count::Only(Op::Create), at: 1, fault: Fault::Errors(Errno::NOSPC) });
+        let list = command(&fs.root(), "versionfs.list", "a").unwrap();
+        assert_eq!(list.lines().count(), 1 + usize::from(has_set), "{list}");
+        drop(VersionFs::new(mem.clone(), Options::default()));
+        command(&VersionFs::new(mem.clone(), Options::default()).root(), "versionfs.list", "a").unwrap();
+    }
+}
+
+/// The bytes of a version file say what the version contained: who was denied that reads neither.
+#[test]
+fn raw_versions_have_the_acl_of_the_version() {
+    let (_, fs) = fresh(b"secret");
+    // user::rw- user:1000:r-- group::--- mask::r-- other::---
+    let mut acl = vec![2, 0, 0, 0];
+    for (tag, perm, id) in
+        [(1_u16, 6_u16, u32::MAX), (2, 4, 1000), (4, 0, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)]
+    {
+        acl.extend(tag.to_le_bytes().into_iter().chain(perm.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    let a = get(&fs.root(), b"a");
+    a.setxattr(&cx(), b"system.posix_acl_access", &acl, XattrFlags::default()).unwrap();
+    a.open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"S", 0).unwrap();
+    let token = command(&fs.root(), "versionfs.open", "a 2 raw").unwrap();
+    let raw = get(&fs.root(), token.trim().as_bytes());
+    let found = vnode::read_value(|out| raw.getxattr(&cx(), b"system.posix_acl_access", out));
+    assert_eq!(found, Ok(acl));
+}
+
+/// Makes `a` a file with a version in the set of its inode, and one name left.
+fn formerly_linked() -> (Arc<MemFs>, Arc<VersionFs>) {
+    let (mem, fs) = fresh(&[b'0'; 9000]);
+    let a = get(&fs.root(), b"a");
+    fs.root().link(&cx(), name(b"c"), &a).unwrap();
+    a.open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"1", 0).unwrap();
+    fs.root().unlink(&cx(), name(b"c")).unwrap();
+    (mem, fs)
+}
+
+/// link(2) failed. The name that did not come to be later belongs to another file, whose history is
+/// removed.
+#[test]
+fn a_failed_link_does_not_tie_a_name_to_the_file() {
+    for at in 1.. {
+        let (mem, fs) = formerly_linked();
+        drop(fs);
+        let faults = Faults::new();
+        let mem = mem.fork(&faults);
+        let fs = VersionFs::new(mem.clone(), Options::default());
+        let a = get(&fs.root(), b"a");
+        faults.arm(Plan { count: Count::All, at, fault: Fault::Error(Errno::NOSPC) });
+        let linked = fs.root().link(&cx(), name(b"b"), &a);
+        let fired = faults.fired();
+        faults.disarm();
+        if !fired {
+            assert!(at > 5 && linked.is_ok());
+            break;
+        }
+        if linked.is_ok() {
+            continue;
+        }
+        write(&fs, b"b", b"other");
+        write(&fs, b"b", b"other still");
+        let list = command(&fs.root(), "versionfs.list", "b").unwrap();
+        assert_eq!(list.lines().count(), 2, "{at}: {list}");
+        command(&fs.root(), "versionfs.unlink", "b").unwrap();
+        let links = get(&get(&mem.root(), STORE), LINKS);
+        let (kept, _) = Index::parse(&read(&get(&links, format!("{:x}.0;i", a.id()).as_bytes())));
+        assert_eq!(kept.versions.len(), 1, "{at}");
+        assert!(version(&fs.root(), "a", 1) == [b'0'; 9000], "{at}");
+    }
+}
+
+/// A kill after the rename and before its record: the next mount finds the set of the inode.
+#[test]
+fn a_rename_that_was_interrupted_does_not_orphan_the_set_of_the_inode() {
+    let (mem, fs) = formerly_linked();
+    drop(fs);
+    mem.root().rename(&cx(), name(b"a"), &mem.root(), name(b"b"), RenameFlags::default()).unwrap();
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    get(&fs.root(), b"b").open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"2", 5000).unwrap();
+    read_all(&lower(&mem), After::Kill).unwrap();
+    let links = get(&get(&mem.root(), STORE), LINKS);
+    let stem = format!("{:x}.0", get(&fs.root(), b"b").id());
+    let (index, _) = Index::parse(&read(&get(&links, format!("{stem};i").as_bytes())));
+    assert_eq!(index.versions.len(), 2);
+}
+
+/// A set can't be moved below itself: nothing moves.
+#[test]
+fn a_move_of_a_set_that_fails_moves_nothing() {
+    let mem = MemFs::new();
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    let root = fs.root();
+    root.mkdir(&cx(), name(b"d"), 0o755).unwrap();
+    root.rmdir(&cx(), name(b"d")).unwrap();
+    let dir = root.mkdir(&cx(), name(b"d"), 0o755).unwrap().vnode;
+    let sub = dir.mkdir(&cx(), name(b"sub"), 0o755).unwrap().vnode;
+    assert!(command(&root, "versionfs.rename", &format!("d {} x", sub.id())).is_err());
+    assert_eq!(index(&mem, b"d").versions.len(), 1);
+    assert!(get(&mem.root(), STORE).lookup(&cx(), name(b"d;d1")).unwrap().is_some());
+    assert_eq!(command(&sub, "versionfs.list", "x"), Err(Errno::NOENT));
+    command(&root, "versionfs.rename", &format!("d {} y", root.id())).unwrap();
+    assert_eq!(index(&mem, b"y").versions.len(), 1);
+}
+
+/// An editor saves by renaming a new file over the old one, and old versions are discarded.
+#[test]
+fn an_index_does_not_grow_by_versions_that_are_gone() {
+    let (mem, fs) = fresh(b"0");
+    for step in 0..600_u32 {
+        write(&fs, b"new", step.to_string().as_bytes());
+        fs.root().rename(&cx(), name(b"new"), &fs.root(), name(b"a"), RenameFlags::default()).unwrap();
+        let oldest = *index(&mem, b"a").versions.keys().next().unwrap();
+        if step > 3 {
+            command(&fs.root(), "versionfs.discard", &format!("a {oldest}")).unwrap();
+        }
+    }
+    let size = get(&get(&mem.root(), STORE), b"a;i").getattr(&cx()).unwrap().size;
+    assert!(size < 20_000, "{size}");
+    assert_eq!(index(&mem, b"a").versions.len(), 4);
+}
+
+/// Several threads change two names of one file, rename, remove and create beside them.
+#[test]
+fn threads_leave_only_versions_that_can_be_read() {
+    for seed in 1..12 {
+        let (mem, fs) = fresh(&[b'0'; 9000]);
+        fs.root().link(&cx(), name(b"b"), &get(&fs.root(), b"a")).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (fs, stop) = (&fs, &stop);
+                scope.spawn(move || {
+                    let mut rng = common::Rng::new(seed * 10 + thread);
+                    for _ in 0..150 {
+                        let names = [&b"a"[..], b"b", b"c", b"d"];
+                        let (one, other) = (*rng.pick(&names), *rng.pick(&names));
+                        step(fs, &mut rng, one, other);
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+        });
+        read_all(&lower(&mem), After::Success).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+fn step(fs: &Arc<VersionFs>, rng: &mut common::Rng, one: &[u8], other: &[u8]) {
+    let root = fs.root();
+    // Any of these may fail because another thread was faster.
+    match rng.below(10) {
+        0 => {
+            let _ = root.unlink(&cx(), name(one));
+        }
+        1 => {
+            let _ = root.rename(&cx(), name(one), &root, name(other), RenameFlags::default());
+        }
+        2 => {
+            let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+            let _ = root.rename(&cx(), name(one), &root, name(other), flags);
+        }
+        3 => {
+            if let Ok(Some(entry)) = root.lookup(&cx(), name(one)) {
+                drop(root.link(&cx(), name(other), &entry.vnode));
+            }
+        }
+        4 => drop(root.create(&cx(), name(one), 0o644, OpenFlags::RDWR)),
+        _ => {
+            let Ok(Some(entry)) = root.lookup(&cx(), name(one)) else { return };
+            let flags = if rng.chance(30) { OpenFlags::RDWR.with_trunc() } else { OpenFlags::RDWR };
+            let Ok(file) = entry.vnode.open(&cx(), flags) else { return };
+            for _ in 0..1 + rng.below(3) {
+                let data = vec![u8::try_from(rng.below(250)).unwrap(); 1 + rng.below(6000)];
+                let _ = file.write(&cx(), &data, rng.below(9000) as u64);
+            }
+        }
+    }
+}
