@@ -26,7 +26,7 @@ impl VersionVnode {
 }
 
 /// Whether a lower directory is a store or below one.
-fn is_in_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<bool> {
+pub(crate) fn is_in_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<bool> {
     let mut at = Arc::clone(dir);
     for _ in 0..MAX_DEPTH {
         let mut above = None;

@@ -80,8 +80,12 @@ impl Head<'_> {
             return Ok(None);
         }
         self.lower.names(cx, &mut |dir, name| {
-            self.inode.found_at(dir, name.as_bytes());
-            false
+            // A kill while the file was replaced leaves a second name in the store.
+            let is_users = !crate::by_number::is_in_store(cx, dir).unwrap_or(true);
+            if is_users {
+                self.inode.found_at(dir, name.as_bytes());
+            }
+            !is_users
         })?;
         Ok(self.inode.place())
     }

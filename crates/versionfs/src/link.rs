@@ -24,6 +24,10 @@ impl VersionVnode {
             return Err(Errno::EXIST);
         }
         let mut session = target.inode.session(cx)?;
+        if target.inode.is_buried() {
+            // Its last name went meanwhile.
+            return Err(Errno::NOENT);
+        }
         target.inode.set_has_no_link_set(false);
         target.end_delay(cx, &mut session)?;
         if target.lower.getattr(cx)?.nlink > 1 {

@@ -5,8 +5,8 @@ mod common;
 
 use common::store::{After, read_all};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use versionfs::{Options, VersionFs};
 use versionset::{Index, LINKS, STORE};
@@ -364,24 +364,24 @@ fn an_index_does_not_grow_by_versions_that_are_gone() {
     assert_eq!(index(&mem, b"a").versions.len(), 4);
 }
 
-/// Several threads change two names of one file, rename, remove and create beside them.
+/// Several threads change two names of one file, rename, remove and create beside them. Of changes of
+/// names, one is under way at a time: the kernel locks the directory.
 #[test]
 fn threads_leave_only_versions_that_can_be_read() {
     for seed in 1..12 {
         let (mem, fs) = fresh(&[b'0'; 9000]);
         fs.root().link(&cx(), name(b"b"), &get(&fs.root(), b"a")).unwrap();
-        let stop = AtomicBool::new(false);
+        let names = Mutex::new(());
         std::thread::scope(|scope| {
             for thread in 0..3_u64 {
-                let (fs, stop) = (&fs, &stop);
+                let (fs, locked) = (&fs, &names);
                 scope.spawn(move || {
                     let mut rng = common::Rng::new(seed * 10 + thread);
                     for _ in 0..150 {
                         let names = [&b"a"[..], b"b", b"c", b"d"];
                         let (one, other) = (*rng.pick(&names), *rng.pick(&names));
-                        step(fs, &mut rng, one, other);
+                        step(fs, locked, &mut rng, one, other);
                     }
-                    stop.store(true, Ordering::Relaxed);
                 });
             }
         });
@@ -389,10 +389,12 @@ fn threads_leave_only_versions_that_can_be_read() {
     }
 }
 
-fn step(fs: &Arc<VersionFs>, rng: &mut common::Rng, one: &[u8], other: &[u8]) {
+fn step(fs: &Arc<VersionFs>, names: &Mutex<()>, rng: &mut common::Rng, one: &[u8], other: &[u8]) {
     let root = fs.root();
+    let what = rng.below(10);
+    let _names = (what < 5).then(|| names.lock().unwrap());
     // Any of these may fail because another thread was faster.
-    match rng.below(10) {
+    match what {
         0 => {
             let _ = root.unlink(&cx(), name(one));
         }
