@@ -57,6 +57,6 @@ pub use rebuild::{Rebuilt, SetFiles, Sets, list, rebuild, write_index};
 pub use reconstruct::{Members, Source, Stored, open_version, read_header};
 pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use sparse_compressed::SparseCompressed;
-pub use store::{OpenBlocks, StoreFiles, replace};
+pub use store::{Blocks, StoreFiles, block_id, block_target, replace};
 pub use text::{MAX_TEXT, Text};
 pub use version::{Cause, Flags, Version, Who, just_after};
