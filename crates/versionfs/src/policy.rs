@@ -6,12 +6,14 @@
 use crate::core::Core;
 use crate::head::Head;
 use core::fmt;
+use core::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use versionpolicy::{
-    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, Storage, Subject, UserConfig,
+    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
+    UserConfig,
 };
 use versionset::{STORE, Who};
 use vnode::{Attr, Cx, Name, NumberMap, Result, Time, Vnode};
@@ -68,14 +70,23 @@ pub struct PolicySource {
     pub nospace: Option<NoSpace>,
     /// The path of the root as programs see it, without a slash at its end.
     pub mount_point: Vec<u8>,
+    /// Returns the time since the host was started. With it, nothing is discarded because the
+    /// clock jumps forward for a moment.
+    pub uptime: Option<fn() -> Duration>,
 }
 
 impl PolicySource {
     /// Returns the source of a mount: files and programs come from [`set_host`].
     #[must_use]
     pub fn of_mount() -> Self {
-        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), ..Self::default() }
+        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), uptime: Some(uptime), ..Self::default() }
     }
+}
+
+/// Returns the time since the host was started, suspended times included.
+fn uptime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[derive(Debug)]
@@ -92,13 +103,14 @@ pub(crate) struct MountPolicies {
     state: RwLock<State>,
     /// Paths of directories by number, until a directory is renamed.
     paths: Mutex<NumberMap<Arc<[u8]>>>,
+    clock: Mutex<SteadyClock>,
 }
 
 impl MountPolicies {
     fn with(source: PolicySource, policies: Policies) -> Self {
         let policies = policies.with_mount(source.storage, source.nospace);
         let state = RwLock::new(State { policies, asked: HashSet::new() });
-        Self { source, state, paths: Mutex::default() }
+        Self { source, state, paths: Mutex::default(), clock: Mutex::default() }
     }
 
     /// Every version is made and kept forever.
@@ -134,7 +146,9 @@ impl MountPolicies {
 
     /// Returns the time for decisions.
     pub(crate) fn now(&self, time: Time) -> Now {
-        Now { at: nanos(time), utc_offset: self.utc_offset() }
+        let at = nanos(time);
+        let at = self.source.uptime.map_or(at, |uptime| self.clock.lock().now(at, uptime()));
+        Now { at, utc_offset: self.utc_offset() }
     }
 
     fn utc_offset(&self) -> i32 {
