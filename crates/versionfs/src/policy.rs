@@ -24,6 +24,9 @@ pub const CONFIG: &str = "/etc/versionfs.conf";
 /// Directories whose paths are remembered.
 const CACHED_PATHS: usize = 4096;
 
+/// Longest path that is remembered, in bytes.
+const LONGEST_CACHED: usize = 4096;
+
 /// Deepest directory whose path is found out.
 const MAX_DEPTH: usize = 4096;
 
@@ -233,32 +236,38 @@ impl Core {
     /// of a removed directory is its former path. If it can't be found out, only the part below the
     /// last known directory.
     pub(crate) fn path_of(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Arc<[u8]> {
-        if let Some(known) = self.policies.paths.lock().get(&dir.id()) {
-            return Arc::clone(known);
-        }
         let root = self.root().id();
-        let (mut at, mut names): (_, Vec<Vec<u8>>) = (Arc::clone(dir), Vec::new());
-        while at.id() != root && names.len() < MAX_DEPTH {
+        let (mut at, mut below): (_, Vec<(u64, Vec<u8>)>) = (Arc::clone(dir), Vec::new());
+        let mut path = loop {
+            if let Some(known) = self.policies.paths.lock().get(&at.id()) {
+                break Arc::clone(known);
+            }
             let mut above = None;
-            let found = at.names(cx, &mut |dir: &Arc<dyn Vnode>, name: Name<'_>| {
-                above = Some((Arc::clone(dir), name.as_bytes().to_vec()));
-                false
-            });
-            let Some((dir, name)) = above.filter(|_| found.is_ok()) else { break };
-            names.push(name);
+            if at.id() != root && below.len() < MAX_DEPTH {
+                let found = at.names(cx, &mut |dir: &Arc<dyn Vnode>, name: Name<'_>| {
+                    above = Some((Arc::clone(dir), name.as_bytes().to_vec()));
+                    false
+                });
+                above = above.filter(|_| found.is_ok());
+            }
+            let Some((dir, name)) = above else { break self.policies.source.mount_point.clone().into() };
+            below.push((at.id(), name));
             at = dir;
-        }
-        let mut path = self.policies.source.mount_point.clone();
-        for name in names.iter().rev().filter(|name| **name != STORE) {
-            path.push(b'/');
-            path.extend_from_slice(former_name(name));
-        }
-        let path: Arc<[u8]> = path.into();
+        };
         let mut paths = self.policies.paths.lock();
-        if paths.len() >= CACHED_PATHS {
-            paths.clear();
+        // Those above are remembered, too: the next directory may be beside this one.
+        for (number, name) in below.iter().rev() {
+            if *name != STORE {
+                path = [&*path, b"/", former_name(name)].concat().into();
+            }
+            if path.len() > LONGEST_CACHED {
+                continue;
+            }
+            if paths.len() >= CACHED_PATHS {
+                paths.clear();
+            }
+            paths.insert(*number, Arc::clone(&path));
         }
-        paths.insert(dir.id(), Arc::clone(&path));
         path
     }
 
