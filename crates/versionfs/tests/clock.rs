@@ -62,7 +62,7 @@ fn the_past_is_in_order_however_the_clock_jumps() {
             let times: Vec<Time> = index.versions.values().map(|version| version.born).collect();
             let mut seen: Vec<Vec<u8>> = Vec::new();
             let ends = index.versions.values().map(|version| version.died);
-            for time in times.into_iter().chain(ends.last()) {
+            for time in times.into_iter().chain(ends.max()) {
                 seen.push(at(&fs, time, file).expect("it existed then"));
             }
             assert!(seen.is_sorted(), "{seen:?}");

@@ -50,7 +50,8 @@ fn version(fs: &Arc<VersionFs>, number: usize) -> Vec<u8> {
     read(&get(&fs.root(), token.trim_end().as_bytes()))
 }
 
-/// Lists all versions, one reply after another. Returns their numbers, and how many replies it took.
+/// Lists all versions, one reply after another. Returns their numbers, and how many replies that
+/// took.
 fn list(fs: &Arc<VersionFs>) -> (Vec<usize>, usize) {
     let (mut numbers, mut replies, mut from) = (Vec::new(), 0, Some("1".to_owned()));
     while let Some(first) = from.take() {
