@@ -225,7 +225,6 @@ impl VersionVnode {
             self.core.policies.forget_paths();
             return Ok(());
         }
-        self.core.policies.forget_paths();
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;

@@ -8,7 +8,7 @@ use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
 use crate::set::{Locked, Set, read_block_id};
 use std::sync::Arc;
-use versionpolicy::{Decision, Effective, VersionInfo, decide, may_exceed};
+use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
 use versionset::{Letter, Record, STORE, StoreName, Version, new_version_name, parse, version_name};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Time, Vnode};
 
@@ -22,6 +22,9 @@ const EVERY: u64 = 64;
 /// Largest file whose middle versions are discarded while it may be changed, in bytes: changes wait
 /// meanwhile.
 const MAX_WAITING: u64 = 64 << 20;
+
+/// Entries of a directory that are listed before they are removed.
+const LISTED: usize = 4096;
 
 /// Returns what a version file takes, in bytes.
 fn stored(entry: &Entry) -> u64 {
@@ -84,46 +87,81 @@ fn info(version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     }
 }
 
-/// Removes a tree, from the bottom up, and the blocks of the versions in its stores.
+/// A directory whose entries are removed.
+struct Emptied {
+    parent: Arc<dyn Vnode>,
+    name: Vec<u8>,
+    dir: Arc<dyn Vnode>,
+    /// The next entries to remove.
+    left: Vec<Vec<u8>>,
+    /// Whether an entry was removed since the directory was listed.
+    progresses: bool,
+}
+
+/// Removes a tree, from the bottom up, and the blocks of the versions in its stores. Neither its
+/// depth nor the number of entries in a directory matters.
 pub(crate) fn remove_tree(
     server: &Cx<'_>,
     blocks: Option<&VolumeBlocks>,
     dir: &Arc<dyn Vnode>,
     name: &[u8],
 ) -> Result<()> {
-    // The path to the directory that is emptied now.
-    let mut path = vec![(Arc::clone(dir), name.to_vec())];
-    while let Some((parent, name)) = path.last().cloned() {
-        let Some(entry) = parent.lookup(server, Name::new(&name)?)? else {
-            path.pop();
-            continue;
-        };
-        if entry.attr.kind() != Kind::Directory {
-            let is_version = matches!(parse(&name), StoreName::Version { letter: Letter::Blocks, .. });
-            let is_stored = is_version && path.iter().rev().nth(1).is_some_and(|(_, above)| *above == STORE);
-            let id = if is_stored { read_block_id(server, &parent, Name::new(&name)?)? } else { None };
-            parent.unlink(server, Name::new(&name)?)?;
-            if let (Some(id), Some(blocks)) = (id, blocks) {
-                blocks.delete(server, id)?;
+    let mut path: Vec<Emptied> = Vec::new();
+    let mut next = Some((Arc::clone(dir), name.to_vec()));
+    loop {
+        if let Some((parent, name)) = next.take()
+            && let Some(entry) = parent.lookup(server, Name::new(&name)?)?
+        {
+            if entry.attr.kind() == Kind::Directory {
+                path.push(Emptied { parent, name, dir: entry.vnode, left: Vec::new(), progresses: true });
+            } else {
+                let is_in_store = path.last().is_some_and(|above| above.name == STORE);
+                remove_entry(server, blocks.filter(|_| is_in_store), &parent, &name)?;
+                if let Some(above) = path.last_mut() {
+                    above.progresses = true;
+                }
             }
-            path.pop();
+        }
+        let Some(level) = path.last_mut() else { return Ok(()) };
+        if level.left.is_empty() && core::mem::take(&mut level.progresses) {
+            level.left = first_names(server, &level.dir)?;
+        }
+        if let Some(child) = level.left.pop() {
+            next = Some((Arc::clone(&level.dir), child));
             continue;
         }
-        let mut first = None;
-        entry.vnode.readdir(server, 0, &mut |entry| {
-            let name = entry.name.as_bytes();
-            first = (name != b"." && name != b"..").then(|| name.to_vec());
-            first.is_none()
-        })?;
-        match first {
-            Some(child) => path.push((entry.vnode, child)),
-            None => {
-                parent.rmdir(server, Name::new(&name)?)?;
-                path.pop();
-            }
+        level.parent.rmdir(server, Name::new(&level.name)?)?;
+        path.pop();
+        if let Some(above) = path.last_mut() {
+            above.progresses = true;
         }
     }
-    Ok(())
+}
+
+/// Returns names of entries of a directory, at most [`LISTED`]; none if it is empty.
+fn first_names(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    dir.readdir(cx, 0, &mut |entry| {
+        let name = entry.name.as_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+        names.len() < LISTED
+    })?;
+    Ok(names)
+}
+
+/// Removes an entry that is no directory. `blocks` is given for one in a store.
+fn remove_entry(cx: &Cx<'_>, blocks: Option<&VolumeBlocks>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+    let is_version = matches!(parse(name), StoreName::Version { letter: Letter::Blocks, .. });
+    let name = Name::new(name)?;
+    let blocks = blocks.filter(|_| is_version);
+    let id = if blocks.is_some() { read_block_id(cx, dir, name)? } else { None };
+    dir.unlink(cx, name)?;
+    match (id, blocks) {
+        (Some(id), Some(blocks)) => blocks.delete(cx, id),
+        _ => Ok(()),
+    }
 }
 
 impl Core {
@@ -149,7 +187,13 @@ impl Core {
         if !may_exceed(policy, count as u64, space, oldest_died, now) {
             return Ok(());
         }
-        let infos = locked.infos(server, &crate::tags::times(self, server)?)?;
+        let tags = crate::tags::times(self, server)?;
+        // Without a limit on space, the files need not be looked at: a version would take longer
+        // the more there are.
+        let infos = match policy.space {
+            Range::ALL => index.versions.values().map(|version| info(version, 0, &tags)).collect(),
+            _ => locked.infos(server, &tags)?,
+        };
         let decision = decide(policy, &infos, now);
         let tail: Vec<u64> = tail(&decision).take(AT_ONCE).collect();
         for number in tail {
