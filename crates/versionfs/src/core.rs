@@ -1,3 +1,4 @@
+use crate::audit::Log;
 use crate::callers::Callers;
 use crate::cleaner::Background;
 use crate::inode::Inodes;
@@ -18,6 +19,7 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) sets: Sets,
     pub(crate) callers: Callers,
+    pub(crate) log: Log,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
     /// Held by a rename, which concerns two names.
@@ -39,6 +41,7 @@ impl Core {
             inodes: Inodes::default(),
             sets: Sets::default(),
             callers: Callers::default(),
+            log: Log::default(),
             policies,
             background: Background::default(),
             renames: Mutex::new(()),
