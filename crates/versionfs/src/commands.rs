@@ -16,7 +16,8 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-const ALL: [Command; 16] = [
+const ALL: [Command; 17] = [
+    crate::audit::COMMAND,
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
@@ -111,6 +112,12 @@ pub(crate) fn is_own(command: &str) -> bool {
     all().any(|known| known.name == command)
 }
 
+/// Whether a command only reads.
+pub(crate) fn only_reads(command: &str) -> bool {
+    const READING: [&str; 8] = ["list", "names", "open", "at", "tags", "usage", "log", "policy"];
+    command.strip_prefix("versionfs.").is_some_and(|word| READING.contains(&word))
+}
+
 impl Place<'_> {
     /// Runs one of the layer's commands. `None`: it is another layer's.
     pub(crate) fn run(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Option<Result<Vec<u8>>> {
@@ -132,6 +139,8 @@ impl Place<'_> {
             ("versionfs.at", _) => self.open_at(cx, input),
             ("versionfs.tags", []) => Ok(tags::text(&tags::read(self.core, cx)?)),
             ("versionfs.usage", []) => self.usage(cx),
+            ("versionfs.log", []) => self.audit_log(cx, 1),
+            ("versionfs.log", [from]) => self.audit_log(cx, number(from)?),
             (command, fields) if commands_policy::ALL.iter().any(|own| own.name == command) => {
                 self.run_policy(cx, command, fields)
             }

@@ -1,3 +1,4 @@
+use crate::audit::Log;
 use crate::blocks::VolumeBlocks;
 use crate::callers::Callers;
 use crate::cleaner::Background;
@@ -20,6 +21,7 @@ pub(crate) struct Core {
     pub(crate) sets: Sets,
     pub(crate) blocks: Arc<VolumeBlocks>,
     pub(crate) callers: Callers,
+    pub(crate) log: Log,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
     /// Held by a rename, which concerns two names.
@@ -42,6 +44,7 @@ impl Core {
             inodes: Inodes::default(),
             sets: Sets::default(),
             callers: Callers::default(),
+            log: Log::default(),
             policies,
             background: Background::default(),
             renames: Mutex::new(()),

@@ -174,7 +174,10 @@ impl Head<'_> {
             let version = self.describe(cx, locked.index(), attr, cause, letter);
             locked.append(&server, &[Record::Made(version.clone())])?;
             let errno = match make(locked, &version) {
-                Ok(made) => return Ok((version, made)),
+                Ok(made) => {
+                    crate::audit::note(locked.set, version.number);
+                    return Ok((version, made));
+                }
                 Err(errno) => errno,
             };
             if errno == Errno::EXIST && attempt == 0 {

@@ -158,6 +158,13 @@ impl MountPolicies {
         self.source.host.as_ref().map_or(0, |host| host.utc_offset())
     }
 
+    /// Whether the administrator wants the activity of the caller logged.
+    pub(crate) fn logs(&self, cx: &Cx<'_>) -> bool {
+        let state = self.state.read();
+        // Most configurations log nobody. Finding out the groups of the caller takes longer.
+        state.policies.logs_someone() && state.policies.access(cx.caller(), cx.gid, cx.groups().unwrap_or_default()).log
+    }
+
     pub(crate) fn volume(&self) -> versionpolicy::VolumeLimit {
         self.state.read().policies.volume()
     }

@@ -148,6 +148,20 @@ pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc
     Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
 }
 
+/// Returns the store of a directory; creates it if necessary.
+pub(crate) fn make_store(cx: &Cx<'_>, home: &Arc<dyn Vnode>, inode: &Inode) -> Result<Arc<dyn Vnode>> {
+    if let Some(store) = find_store(cx, home)? {
+        return Ok(store);
+    }
+    // The new entry is the layer's: the directory's times stay those of users' changes.
+    let before = home.getattr(cx)?;
+    let store = make_dir(cx, home, STORE)?;
+    inode.set_has_store(true);
+    let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
+    home.setattr(cx, &set, None)?;
+    Ok(store)
+}
+
 /// Returns a directory of the layer's own, which is created if it does not exist.
 pub(crate) fn make_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
     let name = Name::new(name)?;
@@ -388,18 +402,7 @@ impl Locked<'_> {
             return Ok(Arc::clone(store));
         }
         let home = &self.set.home;
-        let store = match find_store(cx, home)? {
-            Some(store) => store,
-            None => {
-                // The new entry is the layer's: the directory's times stay those of users' changes.
-                let before = home.getattr(cx)?;
-                let store = make_dir(cx, home, STORE)?;
-                self.set.home_inode.set_has_store(true);
-                let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
-                home.setattr(cx, &set, None)?;
-                store
-            }
-        };
+        let store = make_store(cx, home, &self.set.home_inode)?;
         let store = if self.set.is_link { make_dir(cx, &store, LINKS)? } else { store };
         self.state.store = Some(Arc::clone(&store));
         Ok(store)

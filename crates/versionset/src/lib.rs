@@ -16,8 +16,10 @@
 //! | a version through the newer ones | `reconstruct` |
 //! | an index from the version files | `rebuild` |
 //! | files of a set in its directory | `store` |
+//! | records of the audit log | `audit` |
 #![forbid(unsafe_code)]
 
+mod audit;
 mod chunks;
 mod compressed;
 mod content;
@@ -41,6 +43,10 @@ mod text;
 mod version;
 mod wire;
 
+pub use audit::{
+    AuditPlace, AuditRecord, Audited, LOG, MAX_AUDIT_RECORD, SEGMENT_START, SegmentPart, SegmentParts, segment_name,
+    segment_of, segment_start,
+};
 pub use compressed::Compressed;
 pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
 pub use delta::Delta;
