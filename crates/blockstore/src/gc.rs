@@ -85,6 +85,7 @@ impl BlockStore {
     /// `EIO` if a version is damaged: nothing is removed until [`BlockStore::repair`]. Otherwise as
     /// write(2). After an error, the next step begins again.
     pub fn gc_step(&self, cx: &Cx<'_>, budget: u64) -> Result<Progress> {
+        self.require_writable()?;
         let mut writer = self.writer.lock();
         let step = self.gc_locked(cx, &mut writer, budget);
         if step.is_err() {

@@ -35,7 +35,9 @@ struct Item {
     key: u64,
 }
 
-pub(crate) fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Loaded> {
+/// Reads the tables. Unless `read_only`, cuts off what a power failure left, and writes index files
+/// that are missing.
+pub(crate) fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, read_only: bool) -> Result<Loaded> {
     let numbers = list(cx, dir)?;
     let mut loaded = Loaded { tables: Tables::default(), next_id: 1, last: None };
     let newest = numbers.last().copied();
@@ -48,12 +50,12 @@ pub(crate) fn load(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Loaded> {
             Err(errno) => return Err(errno),
         };
         let items = if newest == Some(number) {
-            let (items, end) = scan_newest(cx, &pack)?;
+            let (items, end) = scan_newest(cx, &pack, read_only)?;
             // Nothing is appended to a pack whose header was never written.
             loaded.last = header.map(|_| (Arc::clone(&pack), end));
             items
         } else {
-            indexed(cx, dir, &pack)?
+            indexed(cx, dir, &pack, read_only)?
         };
         loaded.next_id = loaded.next_id.max(header.map_or(0, |header| header.next_id));
         for item in items {
@@ -118,7 +120,7 @@ fn item(kind: Kind, offset: u64, body: &[u8]) -> Option<Item> {
 }
 
 /// Reads the newest pack, and cuts off what a power failure left of its end. Returns its end, too.
-fn scan_newest(cx: &Cx<'_>, pack: &Pack) -> Result<(Vec<Item>, u64)> {
+fn scan_newest(cx: &Cx<'_>, pack: &Pack, read_only: bool) -> Result<(Vec<Item>, u64)> {
     let mut items = Vec::new();
     let mut end = FIRST.min(pack.size(cx)?).max(FIRST);
     // Entries after damage are discarded, unless a mark shows that they were durable.
@@ -142,7 +144,8 @@ fn scan_newest(cx: &Cx<'_>, pack: &Pack) -> Result<(Vec<Item>, u64)> {
         items.truncate(count);
         end = offset;
         // A store on a read-only file system is read as if it were cut.
-        match pack.truncate(cx, end) {
+        let cut = if read_only { Err(Errno::ROFS) } else { pack.truncate(cx, end) };
+        match cut {
             Ok(()) | Err(Errno::ROFS) => {}
             Err(errno) => return Err(errno),
         }
@@ -151,12 +154,14 @@ fn scan_newest(cx: &Cx<'_>, pack: &Pack) -> Result<(Vec<Item>, u64)> {
 }
 
 /// Reads a complete pack's index file, or the pack itself if there is none that is valid.
-fn indexed(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, pack: &Pack) -> Result<Vec<Item>> {
+fn indexed(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, pack: &Pack, read_only: bool) -> Result<Vec<Item>> {
     if let Some(items) = read_index(cx, dir, pack)? {
         return Ok(items);
     }
     let items = scan_items(cx, pack)?;
-    write_index(cx, dir, pack, &items);
+    if !read_only {
+        write_index(cx, dir, pack, &items);
+    }
     Ok(items)
 }
 

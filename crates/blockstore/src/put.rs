@@ -54,8 +54,9 @@ impl BlockStore {
     /// when this returns; [`BlockStore::sync`] makes it durable.
     ///
     /// # Errors
-    /// `EFBIG` for more than about a million blocks, `EINVAL` for a key or header that is too long,
-    /// errors of `content`, and as write(2). The store is unchanged then.
+    /// `EROFS` if the store was opened for reading, `EFBIG` for more than about a million blocks,
+    /// `EINVAL` for a key or header that is too long, errors of `content`, and as write(2). The
+    /// store is unchanged then.
     pub fn put_version(
         &self,
         cx: &Cx<'_>,
@@ -64,6 +65,7 @@ impl BlockStore {
         content: Content<'_>,
         hint: Option<RecipeId>,
     ) -> Result<RecipeId> {
+        self.require_writable()?;
         if key.len() > META_MAX || header.len() > META_MAX {
             return Err(Errno::INVAL);
         }

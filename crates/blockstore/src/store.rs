@@ -37,6 +37,9 @@ pub struct Options {
     pub pack_size: u32,
     /// Number of bytes of decoded blocks that are kept in memory.
     pub cache: usize,
+    /// Changes nothing: the server of another mount may append to the store. What it stores later
+    /// is not seen.
+    pub read_only: bool,
     /// The garbage collector rewrites a pack if this part of it is garbage, in percent.
     pub garbage_percent: u8,
 }
@@ -49,6 +52,7 @@ impl Default for Options {
             sizes: BlockSizes { single: 128 << 10, min: 16 << 10, avg: 64 << 10, max: 256 << 10 },
             pack_size: 32 << 20,
             cache: 8 << 20,
+            read_only: false,
             garbage_percent: 25,
         }
     }
@@ -101,7 +105,7 @@ impl BlockStore {
     /// range, and errors of the directory.
     pub fn open(cx: &Cx<'_>, dir: Arc<dyn Vnode>, options: Options) -> Result<Arc<Self>> {
         options.check()?;
-        let loaded = load::load(cx, &dir)?;
+        let loaded = load::load(cx, &dir, options.read_only)?;
         let writer = Writer::new(loaded.next_id, loaded.last, Gc::default());
         Ok(Arc::new(Self {
             dir,
@@ -127,8 +131,10 @@ impl BlockStore {
     /// continues to work.
     ///
     /// # Errors
-    /// `ENOENT` if there is no such version, and as write(2).
+    /// `ENOENT` if there is no such version, `EROFS` if the store was opened for reading, and as
+    /// write(2).
     pub fn delete(&self, cx: &Cx<'_>, id: RecipeId) -> Result<()> {
+        self.require_writable()?;
         let mut writer = self.writer.lock();
         if !self.has(id) {
             return Err(Errno::NOENT);
@@ -136,6 +142,11 @@ impl BlockStore {
         writer.delete(cx, self, id)?;
         self.recipes.lock().remove(&id);
         Ok(())
+    }
+
+    /// Fails with `EROFS` if the store was opened for reading.
+    pub(crate) fn require_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
     /// Whether there is a version with this id.

@@ -4,10 +4,11 @@
 
 mod common;
 
-use blockstore::{BlockStore, RecipeId};
-use common::{CX, Model, Random, collect, contents, get, open, put};
+use blockstore::{BlockStore, Options, RecipeId};
+use common::{CX, Model, Random, collect, contents, get, open, options, put};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
+use vnode::{Errno, Layer as _, Name, OpenFlags};
 
 fn pick(random: &mut Random, model: &Model) -> Option<RecipeId> {
     let at = random.below(model.len().max(1) as u64) as usize;
@@ -169,4 +170,22 @@ fn equal_content_is_stored_once_and_a_version_takes_a_few_dozen_bytes() {
     // Without a hint, the blocks are found by their names.
     put(&store, b"other", &bytes, None).unwrap();
     assert_eq!(store.usage(&CX).unwrap().blocks, before.blocks);
+}
+
+#[test]
+fn a_store_opened_for_reading_changes_nothing() {
+    let fs = MemFs::new();
+    let writer = open(&fs).unwrap();
+    let id = put(&writer, b"key", &[7; 5000], None).unwrap();
+    drop(writer);
+    // What a power failure leaves behind the last entry.
+    let pack = fs.root().lookup(&CX, Name::new(b"p-00000001").unwrap()).unwrap().unwrap().vnode;
+    let size = pack.getattr(&CX).unwrap().size;
+    pack.open(&CX, OpenFlags::WRONLY).unwrap().write(&CX, b"torn", size).unwrap();
+    let reader = BlockStore::open(&CX, fs.root(), Options { read_only: true, ..options() }).unwrap();
+    assert_eq!(reader.version(&CX, id).unwrap().size(), 5000);
+    assert_eq!(reader.delete(&CX, id), Err(Errno::ROFS));
+    assert_eq!(reader.gc_step(&CX, 1), Err(Errno::ROFS));
+    assert_eq!(put(&reader, b"key", b"new", None), Err(Errno::ROFS));
+    assert_eq!(pack.getattr(&CX).unwrap().size, size + 4);
 }

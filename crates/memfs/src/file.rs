@@ -52,19 +52,23 @@ impl MemFile {
         let mut tree = self.vnode.fs.begin_change(op)?;
         self.require_writable()?;
         let now = tree.now();
-        let free = self.vnode.fs.free_pages(&tree);
-        let inode = tree.get_mut(self.vnode.ino)?;
-        let offset = if self.flags.appends() { inode.data.size() } else { offset };
+        let file = &tree.get(self.vnode.ino)?.data;
+        let offset = if self.flags.appends() { file.size() } else { offset };
         let room = SIZE_MAX.checked_sub(offset).filter(|&room| room > 0 || data.is_empty()).ok_or(Errno::FBIG)?;
         let mut len = (data.len() as u64).min(room);
-        while len > 0 && inode.data.needed(offset, len) > free {
+        let mut needed = file.needed(offset, len);
+        let free = tree.free_pages(self.vnode.fs.capacity(), needed);
+        while len > 0 && needed > free {
             // Round down to the end of the last page that fits.
             len = ((offset + len - 1) / PAGE * PAGE).saturating_sub(offset);
+            needed = tree.get(self.vnode.ino)?.data.needed(offset, len);
         }
         if len == 0 && !data.is_empty() {
             return Err(Errno::NOSPC);
         }
+        tree.allocates(needed);
         let len = len as usize;
+        let inode = tree.get_mut(self.vnode.ino)?;
         inode.data.write(data.get(..len).unwrap_or(data), offset);
         if len > 0 {
             data_changed(inode, now);
@@ -127,12 +131,13 @@ impl OpenFile for MemFile {
         }
         let end = offset.checked_add(len).filter(|&end| end <= SIZE_MAX).ok_or(Errno::FBIG)?;
         let now = tree.now();
-        let free = self.vnode.fs.free_pages(&tree);
-        let inode = tree.get_mut(self.vnode.ino)?;
         let punches = mode == PUNCH_HOLE | KEEP_SIZE;
-        if !punches && inode.data.needed(offset, len) > free {
+        let needed = if punches { 0 } else { tree.get(self.vnode.ino)?.data.needed(offset, len) };
+        if needed > tree.free_pages(self.vnode.fs.capacity(), needed) {
             return Err(Errno::NOSPC);
         }
+        tree.allocates(needed);
+        let inode = tree.get_mut(self.vnode.ino)?;
         let keep_size = mode & KEEP_SIZE != 0;
         match mode & !KEEP_SIZE {
             0 => inode.data.allocate(offset, len, keep_size),
@@ -197,6 +202,7 @@ impl OpenFile for MemFile {
         }
         let data = tree.get(source.vnode.ino)?.data.clone();
         let now = tree.now();
+        tree.allocates(data.allocated());
         let inode = tree.get_mut(self.vnode.ino)?;
         inode.data = data;
         data_changed(inode, now);

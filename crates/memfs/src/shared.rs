@@ -127,17 +127,17 @@ impl Shared {
         if self.read_only.load(Ordering::Relaxed) { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Returns the number of pages that can still be allocated.
-    pub(crate) fn free_pages(&self, tree: &Tree) -> u64 {
-        (self.space.load(Ordering::Relaxed) / PAGE).saturating_sub(tree.allocated())
+    /// Returns the number of pages that the file system has room for.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.space.load(Ordering::Relaxed) / PAGE
     }
 
     pub(crate) fn stat_fs(&self, tree: &Tree) -> StatFs {
-        let free = self.free_pages(tree);
+        let free = self.capacity().saturating_sub(tree.allocated());
         StatFs {
             frsize: PAGE,
             bsize: PAGE,
-            blocks: self.space.load(Ordering::Relaxed) / PAGE,
+            blocks: self.capacity(),
             bfree: free,
             bavail: free,
             files: 1 << 32,

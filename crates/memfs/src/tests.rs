@@ -104,3 +104,21 @@ fn unused_unlinked_objects_are_freed() {
     drop(file);
     assert_eq!(fs.objects(), 1);
 }
+
+#[test]
+fn pages_that_were_freed_can_be_used_again() {
+    let fs = MemFs::with(MemOptions { space: 8192, ..MemOptions::default() }, &Faults::new());
+    let root = fs.root();
+    for round in 0..5 {
+        let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        assert_eq!(file.write(&CX, &[round; 5000], 0), Ok(5000));
+        assert_eq!(file.fallocate(&CX, 0, 8192, 1), Err(Errno::NOSPC));
+        let (_, copy) = root.create(&CX, name("g"), 0o644, OpenFlags::RDWR).unwrap();
+        assert_eq!(copy.write(&CX, b"x", 0), Err(Errno::NOSPC));
+        assert_eq!(file.fallocate(&CX, 3, 0, 4096), Ok(()));
+        assert_eq!(copy.write(&CX, b"x", 0), Ok(1));
+        drop((file, copy));
+        root.unlink(&CX, name("f")).unwrap();
+        root.unlink(&CX, name("g")).unwrap();
+    }
+}

@@ -11,6 +11,9 @@ pub(crate) struct Tree {
     pub(crate) inodes: BTreeMap<u64, Inode>,
     next_ino: u64,
     ticks: u64,
+    /// Upper bound of the pages in use: exact whenever they were counted, and raised by what each
+    /// operation allocates since. Counting visits every object.
+    allocated_at_most: u64,
 }
 
 /// An object.
@@ -92,7 +95,7 @@ impl Dir {
 
 impl Tree {
     pub(crate) fn new(uid: u32, gid: u32) -> Self {
-        let mut tree = Self { inodes: BTreeMap::new(), next_ino: ROOT, ticks: 0 };
+        let mut tree = Self { inodes: BTreeMap::new(), next_ino: ROOT, ticks: 0, allocated_at_most: 0 };
         let root = tree.add(Kind::Directory, 0o755, uid, gid);
         if let Some(inode) = tree.inodes.get_mut(&root) {
             inode.nlink = 2;
@@ -253,12 +256,27 @@ impl Tree {
                 inode.data = inode.synced.clone();
             }
         }
+        tree.allocated_at_most = tree.allocated();
         tree
     }
 
     /// Returns the number of pages in use.
     pub(crate) fn allocated(&self) -> u64 {
         self.inodes.values().map(|inode| inode.data.allocated()).sum()
+    }
+
+    /// Returns a number of pages that can be allocated of `capacity`: exact if it is less than
+    /// `wanted`.
+    pub(crate) fn free_pages(&mut self, capacity: u64, wanted: u64) -> u64 {
+        if self.allocated_at_most.saturating_add(wanted) > capacity {
+            self.allocated_at_most = self.allocated();
+        }
+        capacity.saturating_sub(self.allocated_at_most)
+    }
+
+    /// Notes that an operation allocates pages.
+    pub(crate) fn allocates(&mut self, pages: u64) {
+        self.allocated_at_most = self.allocated_at_most.saturating_add(pages);
     }
 }
 

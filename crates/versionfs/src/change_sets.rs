@@ -128,7 +128,7 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
     let mut session = object.inode.wait_session();
     if head.attr.kind() == Kind::Directory {
         object.require_empty(cx)?;
-        remove_tree(cx, &at.dir, &at.name)?;
+        remove_tree(cx, Some(&core.blocks), &at.dir, &at.name)?;
         core.sets.forget_dir(head.vnode.id());
         object.inode.bury(None);
         return Ok(());

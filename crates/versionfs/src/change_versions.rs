@@ -76,6 +76,7 @@ pub(crate) fn set_attributes(core: &Core, cx: &Cx<'_>, set: &Set, record: Record
 /// Gives the version files of a set their names in another set, the old ones remain where the file
 /// system has hard links. Directories are moved.
 pub(crate) fn copy_files(cx: &Cx<'_>, from: &Locked<'_>, to: &mut Locked<'_>) -> Result<()> {
+    from.set.blocks().moved();
     let source = from.store_dir().ok_or(Errno::IO)?;
     let target = to.store(cx)?;
     for version in from.index().versions.values() {

@@ -5,11 +5,11 @@
 use crate::convert::{Outcome, is_content};
 use crate::core::Core;
 use crate::retain::remove_tree;
-use crate::set::Set;
+use crate::set::{Set, read_block_id};
 use crate::walk::{self, Found, Position};
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -58,6 +58,8 @@ type Useless = (u64, Arc<[u8]>, u64);
 struct State {
     queue: VecDeque<Job>,
     useless: HashSet<Useless>,
+    /// Content-addressed versions that the last walk found no file of.
+    nameless: BTreeSet<u64>,
     stops: bool,
 }
 
@@ -272,8 +274,10 @@ impl Core {
         let cx = self.own_cx();
         let mut usage = VolumeUsage::new(self.policies.now(self.now()));
         let (mut cleaned, mut since) = (Cleaned::default(), 0);
+        let moves = self.blocks.moves();
+        let mut nameless = if after.is_empty() { self.blocks.ids(&cx)? } else { BTreeSet::new() };
         let done = walk::stores(&cx, &self.root(), after, &mut |position, found| {
-            self.clean_store(&cx, found, &mut cleaned, &mut usage)?;
+            self.clean_store(&cx, found, &mut cleaned, &mut usage, &mut nameless)?;
             since += 1;
             if notes && (since % NOTED == 0 || stops()) {
                 self.write_position(&cx, position)?;
@@ -284,7 +288,13 @@ impl Core {
             self.remove_position(&cx);
             if after.is_empty() {
                 self.bound_volume(&cx, &usage, &mut cleaned, stops)?;
+                let is_sure = moves == self.blocks.moves() && cleaned.failed == 0;
+                if !is_sure {
+                    nameless.clear();
+                }
+                self.delete_nameless(&cx, &nameless, &mut cleaned)?;
             }
+            self.blocks.collect(&cx, stops)?;
         }
         Ok(cleaned)
     }
@@ -295,6 +305,7 @@ impl Core {
         found: &Found,
         cleaned: &mut Cleaned,
         usage: &mut VolumeUsage,
+        nameless: &mut BTreeSet<u64>,
     ) -> Result<()> {
         let (mut sets, mut unfinished) = (BTreeMap::<Vec<u8>, Vec<(u64, Letter)>>::new(), Vec::new());
         walk::list(cx, &found.store, &mut |entry| match parse(entry.name.as_bytes()) {
@@ -307,10 +318,16 @@ impl Core {
         })?;
         // Conversions are made by this thread only, so nobody builds these now.
         for name in unfinished.iter().filter(|name| !name.ends_with(b";i~")) {
-            remove_tree(cx, &found.store, name)?;
+            remove_tree(cx, None, &found.store, name)?;
             cleaned.leftovers += 1;
         }
         for (stem, files) in sets {
+            for (number, _) in files.iter().filter(|(_, letter)| *letter == Letter::Blocks) {
+                let name = version_name(&stem, Letter::Blocks, *number);
+                if let Some(id) = read_block_id(cx, &found.store, Name::new(&name)?)? {
+                    nameless.remove(&id);
+                }
+            }
             let Some(set) = self.set_in(cx, found, &stem)? else { continue };
             cleaned.sets += 1;
             let done = self.remove_leftovers(cx, &set, &files, cleaned);
@@ -319,6 +336,18 @@ impl Core {
                 cleaned.failed += 1;
             }
         }
+        Ok(())
+    }
+
+    /// Deletes content-addressed versions that neither this walk nor the one before found a file
+    /// of: a kill left them. A tree that somebody moves in the lower directory may escape one walk.
+    fn delete_nameless(&self, cx: &Cx<'_>, nameless: &BTreeSet<u64>, cleaned: &mut Cleaned) -> Result<()> {
+        let before = core::mem::take(&mut self.background.state.lock().nameless);
+        for id in nameless.intersection(&before) {
+            self.blocks.delete(cx, *id)?;
+            cleaned.leftovers += 1;
+        }
+        self.background.state.lock().nameless = nameless.difference(&before).copied().collect();
         Ok(())
     }
 
@@ -356,8 +385,12 @@ impl Core {
                 // Only this one exists: the index is wrong.
                 return locked.rebuild_now(cx);
             }
-            let store = locked.store(cx)?;
-            remove_tree(cx, &store, &version_name(&set.stem, *letter, *number))?;
+            if *letter == Letter::Directory {
+                let store = locked.store(cx)?;
+                remove_tree(cx, Some(&self.blocks), &store, &version_name(&set.stem, *letter, *number))?;
+            } else {
+                locked.remove(cx, *letter, *number)?;
+            }
             cleaned.leftovers += 1;
         }
         Ok(())

@@ -16,7 +16,8 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-const ALL: [Command; 16] = [
+const ALL: [Command; 17] = [
+    crate::audit::COMMAND,
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
@@ -111,6 +112,12 @@ pub(crate) fn is_own(command: &str) -> bool {
     all().any(|known| known.name == command)
 }
 
+/// Whether a command only reads.
+pub(crate) fn only_reads(command: &str) -> bool {
+    const READING: [&str; 8] = ["list", "names", "open", "at", "tags", "usage", "log", "policy"];
+    command.strip_prefix("versionfs.").is_some_and(|word| READING.contains(&word))
+}
+
 impl Place<'_> {
     /// Runs one of the layer's commands. `None`: it is another layer's.
     pub(crate) fn run(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Option<Result<Vec<u8>>> {
@@ -132,6 +139,8 @@ impl Place<'_> {
             ("versionfs.at", _) => self.open_at(cx, input),
             ("versionfs.tags", []) => Ok(tags::text(&tags::read(self.core, cx)?)),
             ("versionfs.usage", []) => self.usage(cx),
+            ("versionfs.log", []) => self.audit_log(cx, 1),
+            ("versionfs.log", [from]) => self.audit_log(cx, number(from)?),
             (command, fields) if commands_policy::ALL.iter().any(|own| own.name == command) => {
                 self.run_policy(cx, command, fields)
             }
@@ -198,8 +207,7 @@ impl Place<'_> {
             let own = self.core.set_of_name(self.lower, &name);
             let locked = own.lock(self.core, &server)?;
             for version in locked.index().versions.values() {
-                let stored =
-                    locked.file(&server, version.letter, version.number)?.map_or(0, |file| file.attr.blocks * 512);
+                let stored = locked.stored(&server, version)?;
                 let sum = by_letter.entry(version.letter).or_default();
                 *sum = (sum.0 + 1, sum.1.saturating_add(version.size), sum.2.saturating_add(stored));
             }
@@ -260,7 +268,7 @@ impl Place<'_> {
         let version = &seen.version;
         let server = self.core.server(cx);
         let locked = seen.set.lock(self.core, &server)?;
-        let stored = locked.file(&server, version.letter, version.number)?.map_or(0, |entry| entry.attr.blocks * 512);
+        let stored = locked.stored(&server, version)?;
         drop(locked);
         let numbers = format!(
             "{} {} {} {} {stored} {:o} {} {} {} {} {} {} {} {} {} ",
@@ -333,7 +341,7 @@ impl Place<'_> {
         let history = at.history(self.core, cx)?;
         let seen = history.version(number).ok_or(Errno::NOENT)?;
         let version = seen.version.clone();
-        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed) {
+        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
             return self.open(cx, at, number);
         }
         let server = self.core.server(cx);

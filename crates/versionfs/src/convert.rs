@@ -16,13 +16,13 @@ use crate::core::Core;
 use crate::head::{copy_data, set_xattrs, xattrs_of};
 use crate::node::VersionVnode;
 use crate::past::head_content;
-use crate::set::{Locked, Set};
+use crate::set::{Locked, Set, read_block_id};
 use core::ops::Range;
 use std::sync::Arc;
 use versionpolicy::{Effective, Storage};
 use versionset::{
     BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, StoreFiles, Version,
-    new_version_name, open_version, read_header, version_name,
+    block_target, new_version_name, open_version, version_name,
 };
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
@@ -76,7 +76,7 @@ fn target(policy: &Effective, version: &Version, is_newest: bool, has_next: bool
         Storage::SparseCompress => Letter::SparseCompressed,
         Storage::Delta => Letter::Delta,
         Storage::Text => Letter::Text,
-        Storage::Blocks => return None,
+        Storage::Blocks => Letter::Blocks,
     };
     // Only a sparse version can receive the blocks that the head loses, and it has this format from
     // the beginning. A delta needs a newer content.
@@ -105,12 +105,6 @@ fn lacks(cx: &Cx<'_>, files: &StoreFiles, newest: u64) -> Result<Vec<Range<u64>>
 }
 
 impl Locked<'_> {
-    /// Returns the files of the set for reading contents.
-    pub(crate) fn files(&mut self, cx: &Cx<'_>, head: Option<&Arc<dyn Vnode>>) -> Result<StoreFiles> {
-        let head = head.map(|head| head_content(cx, head)).transpose()?;
-        Ok(StoreFiles { dir: self.store(cx)?, stem: self.set.stem.to_vec(), head, blocks: None })
-    }
-
     /// Removes files of a version that an interrupted conversion left.
     pub(crate) fn remove_stale(&mut self, cx: &Cx<'_>, number: u64) -> Result<()> {
         let letter = self.index().versions.get(&number).map(|version| version.letter);
@@ -133,7 +127,7 @@ impl Core {
         }
         let temporary = new_version_name(&set.stem, start.target, number);
         let temporary = Name::new(&temporary)?;
-        let outcome = match build(&server, &start, temporary) {
+        let outcome = match self.build(&server, &start, temporary) {
             Ok(true) => self.swap(&server, set, &start, temporary),
             Ok(false) => Ok(Outcome::Useless),
             // The chain changed while it was read.
@@ -141,13 +135,73 @@ impl Core {
             Err(errno) => Err(errno),
         };
         if outcome != Ok(Outcome::Done) {
-            let _ = start.files.dir.unlink(&server, temporary);
+            let _ = self.remove_temporary(&server, &start.files.dir, temporary);
         }
         outcome
     }
 
+    /// Removes a file that was built, with the blocks that it refers to.
+    fn remove_temporary(&self, server: &Cx<'_>, dir: &Arc<dyn Vnode>, temporary: Name<'_>) -> Result<()> {
+        let id = read_block_id(server, dir, temporary)?;
+        match dir.unlink(server, temporary) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        id.map_or(Ok(()), |id| self.blocks.delete(server, id))
+    }
+
+    /// Builds the new file. Returns false if it would be of no use.
+    fn build(&self, server: &Cx<'_>, start: &Start, temporary: Name<'_>) -> Result<bool> {
+        let (dir, number, letter) = (&start.files.dir, start.version.number, start.version.letter);
+        let old_name = version_name(&start.files.stem, letter, number);
+        let entry = dir.lookup(server, Name::new(&old_name)?)?.ok_or(Errno::IO)?;
+        // An interrupted replacement: the head itself.
+        if letter != Letter::Blocks && (entry.attr.kind() != Kind::Regular || entry.attr.nlink > 1) {
+            return Ok(false);
+        }
+        let header = match start.files.header(server, letter, number)? {
+            Some(stored) => Header { version: start.version.clone(), ..stored.header },
+            None => Header { version: start.version.clone(), xattrs: xattrs_of(server, &*entry.vnode)? },
+        };
+        if is_attributes_only(server, start, &entry)? {
+            return Ok(false);
+        }
+        self.remove_temporary(server, dir, temporary)?;
+        if start.target == Letter::Blocks {
+            return self.build_blocks(server, start, temporary, &header);
+        }
+        let (new, file) = dir.create(server, temporary, 0o600, OpenFlags::RDWR)?;
+        let is_useful = write(server, start, &file, &header)?;
+        if is_useful {
+            finish(server, start, (&new, &entry), &*file, &header)?;
+        }
+        Ok(is_useful)
+    }
+
+    /// Stores the content in the block store, and makes the link to it.
+    fn build_blocks(&self, server: &Cx<'_>, start: &Start, temporary: Name<'_>, header: &Header) -> Result<bool> {
+        let (dir, stem, number) = (&start.files.dir, &start.files.stem, start.version.number);
+        let source: Arc<dyn Source> = Arc::new(start.files.clone());
+        let old = open_version(server, &source, Members::of(&start.index, number).ok_or(Errno::IO)?)?;
+        let versions = &start.index.versions;
+        let is_blocks = |(_, version): &(&u64, &Version)| version.letter == Letter::Blocks;
+        let near = versions.range(..number).rfind(is_blocks).or_else(|| versions.range(number + 1..).find(is_blocks));
+        let hint = match near {
+            Some((near, _)) => read_block_id(server, dir, Name::new(&version_name(stem, Letter::Blocks, *near))?)?,
+            None => None,
+        };
+        let header = Header { version: Version { letter: Letter::Blocks, ..header.version.clone() }, ..header.clone() };
+        let name = version_name(stem, Letter::Blocks, number);
+        let Some(id) = self.blocks.put(server, &name, &header, &*old, hint)? else { return Ok(false) };
+        if let Err(errno) = dir.symlink(server, temporary, &block_target(id)) {
+            self.blocks.delete(server, id)?;
+            return Err(errno);
+        }
+        Ok(true)
+    }
+
     fn start(self: &Arc<Self>, server: &Cx<'_>, set: &Arc<Set>, number: u64) -> Result<Option<Start>> {
-        let mut locked = set.lock(self, server)?;
+        let locked = set.lock(self, server)?;
         let index = locked.index().clone();
         let Some(version) = index.versions.get(&number).cloned() else { return Ok(None) };
         let Some(newest) = index.newest() else { return Ok(None) };
@@ -161,7 +215,8 @@ impl Core {
         let from_head = reaches_head(&index, if target.depends_on_newer() { number + 1 } else { number });
         let newest_letter = newest.letter;
         let newest = newest.number;
-        let files = locked.files(server, head.as_ref())?;
+        let content = head.as_ref().map(|head| head_content(server, head)).transpose()?;
+        let files = locked.files(content).ok_or(Errno::IO)?;
         drop(locked);
         let lacks = if from_head && newest_letter == Letter::Sparse {
             Some(lacks(server, &files, newest)?)
@@ -261,37 +316,15 @@ fn swap_locked(server: &Cx<'_>, locked: &mut Locked<'_>, start: &Start, temporar
     Ok(Outcome::Done)
 }
 
-/// Builds the new file. Returns false if it would be of no use.
-fn build(server: &Cx<'_>, start: &Start, temporary: Name<'_>) -> Result<bool> {
-    let (dir, number) = (&start.files.dir, start.version.number);
-    let old_name = version_name(&start.files.stem, start.version.letter, number);
-    let entry = dir.lookup(server, Name::new(&old_name)?)?.ok_or(Errno::IO)?;
-    // An interrupted replacement: the head itself.
-    if entry.attr.kind() != Kind::Regular || entry.attr.nlink > 1 {
+/// Whether the version has no content of its own, as after a change of attributes, and a format
+/// that contains all of it would only take space.
+fn is_attributes_only(server: &Cx<'_>, start: &Start, entry: &Entry) -> Result<bool> {
+    let (version, target) = (&start.version, start.target);
+    if version.letter != Letter::Sparse || version.size == 0 || target.depends_on_newer() || target == Letter::Blocks {
         return Ok(false);
     }
-    let old_file = entry.vnode.open(server, OpenFlags::RDONLY)?;
-    let header = match read_header(server, start.version.letter, &*old_file, entry.attr.size)? {
-        Some(stored) => Header { version: start.version.clone(), ..stored.header },
-        None => Header { version: start.version.clone(), xattrs: xattrs_of(server, &*entry.vnode)? },
-    };
-    if start.version.letter == Letter::Sparse && start.version.size > 0 && !start.target.depends_on_newer() {
-        let writer = Sparse::reopen(server, Arc::clone(&old_file), entry.attr.size)?;
-        if writer.is_empty() {
-            // Only attributes changed: the content is that of the next version.
-            return Ok(false);
-        }
-    }
-    match dir.unlink(server, temporary) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let (new, file) = dir.create(server, temporary, 0o600, OpenFlags::RDWR)?;
-    let is_useful = write(server, start, &file, &header)?;
-    if is_useful {
-        finish(server, start, (&new, &entry), &*file, &header)?;
-    }
-    Ok(is_useful)
+    let file = entry.vnode.open(server, OpenFlags::RDONLY)?;
+    Ok(Sparse::reopen(server, file, entry.attr.size)?.is_empty())
 }
 
 /// Writes the content in the new format.

@@ -1,3 +1,5 @@
+use crate::audit::Log;
+use crate::blocks::VolumeBlocks;
 use crate::callers::Callers;
 use crate::cleaner::Background;
 use crate::inode::Inodes;
@@ -17,7 +19,9 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) inodes: Inodes,
     pub(crate) sets: Sets,
+    pub(crate) blocks: Arc<VolumeBlocks>,
     pub(crate) callers: Callers,
+    pub(crate) log: Log,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
     /// Held by a rename, which concerns two names.
@@ -34,11 +38,13 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Self {
         Self {
+            blocks: Arc::new(VolumeBlocks::new(Arc::clone(&lower), options.read_only)),
             lower,
             options,
             inodes: Inodes::default(),
             sets: Sets::default(),
             callers: Callers::default(),
+            log: Log::default(),
             policies,
             background: Background::default(),
             renames: Mutex::new(()),

@@ -1,9 +1,11 @@
 //! Where live directories lead to the past: tokens, `.versions` and commands.
 
+use crate::audit::Event;
 use crate::commands::{Place, not_a_directory};
 use crate::node::VersionVnode;
 use crate::past::{VIEW, View};
 use core::time::Duration;
+use versionset::Audited;
 use vnode::{Cx, Entry, Kind, Name, Result};
 
 impl VersionVnode {
@@ -25,6 +27,12 @@ impl VersionVnode {
             return not_a_directory(cx, command);
         }
         let place = Place { core: &self.core, lower: &self.lower, id: self.lower.id() };
-        place.run(cx, command, input).unwrap_or_else(|| self.lower.control(cx, command, input))
+        let run = || place.run(cx, command, input).unwrap_or_else(|| self.lower.control(cx, command, input));
+        if !crate::commands::is_own(command) || crate::commands::only_reads(command) {
+            return run();
+        }
+        let text = [command.as_bytes(), b" ", input.trim_ascii()].concat();
+        let event = || Event::object(self, cx, Audited::Command).map(|event| event.with_text(&text));
+        self.core.audited(cx, event, run, |_, _| ())
     }
 }

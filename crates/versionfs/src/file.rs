@@ -1,5 +1,6 @@
 //! Open files: versions are made by their writes.
 
+use crate::audit::{self, Event};
 use crate::core::{Core, blocking};
 use crate::head::{Head, QUICK_COPY};
 use crate::inode::Inode;
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use versionpolicy::Storage;
-use versionset::{BLOCK, Cause, Letter, Record, read_full};
+use versionset::{Audited, BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
     forward,
@@ -115,7 +116,7 @@ impl VersionVnode {
         let mut session = self.inode.session(&blocking(cx))?;
         session.opens += 1;
         let mode = match flags.writes() {
-            true if self.core.options.comprehensive => Mode::Writes,
+            true if self.sees_first_writes(cx) => Mode::Writes,
             true => Mode::Creates,
             false => Mode::Reads,
         };
@@ -125,13 +126,23 @@ impl VersionVnode {
         if mode == Mode::Writes {
             self.stop_passthrough();
         }
-        Ok(self.file(lower, mode, flags))
+        let file = self.file(lower, mode, flags);
+        if !self.core.options.comprehensive {
+            // The first content of a file is no change.
+            set_made(&*file);
+        }
+        Ok(file)
     }
 
-    /// Returns the flags to create a lower file with. While others write to it, too, the layer sees
-    /// its writes and reads what they overwrite.
+    /// Returns the flags to create a lower file with. While others write to it, too, and if its
+    /// changes are recorded, the layer sees its writes and reads what they overwrite.
     pub(crate) fn flags_of_new(flags: OpenFlags) -> OpenFlags {
         if flags.writes() { with_reading(flags) } else { flags }
+    }
+
+    /// Whether the layer sees the writes of the program that creates a file.
+    fn sees_first_writes(&self, cx: &Cx<'_>) -> bool {
+        self.core.options.comprehensive || audit::enabled_for(&self.core, cx)
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.
@@ -500,11 +511,15 @@ impl OpenFile for VersionFile {
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        match self.mode {
+        let write = || match self.mode {
             Mode::Reads => Err(Errno::BADF),
             Mode::Creates if self.inode.session(cx)?.writers == 0 => self.lower.write(cx, data, offset),
             Mode::Creates | Mode::Writes => self.write_seen(cx, data, offset),
-        }
+        };
+        let event = || Ok(Event::head(&self.head(), cx, Audited::Write)?.with_range(offset, 0));
+        self.core.audited(cx, event, write, |written, event| {
+            event.range = (self.offset_of(cx, offset, *written), *written as u64)
+        })
     }
 
     fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {
@@ -524,10 +539,43 @@ impl OpenFile for VersionFile {
                 active.writer.file().fsync(cx, data_only)?;
             }
         }
-        self.lower.fsync(cx, data_only)
+        self.lower.fsync(cx, data_only)?;
+        self.core.log.fsync(&self.core.server(cx))
     }
 
     fn fallocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let event = || {
+            let event = Event::head(&self.head(), cx, Audited::Fallocate)?;
+            Ok(event.with_range(offset, len).with_text(format!("mode={mode:#x}").as_bytes()))
+        };
+        self.core.audited(cx, event, || self.allocate(cx, mode, offset, len), |(), _| ())
+    }
+
+    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+        let event = || Ok(Event::head(&self.head(), cx, Audited::Write)?.with_range(offset, 0).with_text(b"copy"));
+        let copy = || self.copy_seen(cx, offset, source, source_offset, len);
+        self.core.audited(cx, event, copy, |copied, event| event.range.1 = *copied)
+    }
+
+    fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+        let event = || Ok(Event::head(&self.head(), cx, Audited::Write)?.with_text(b"reflink"));
+        self.core.audited(cx, event, || self.reflink_seen(cx, source), |(), _| ())
+    }
+}
+
+impl VersionFile {
+    /// Returns where `written` bytes are that were written just now: behind the former end if this
+    /// file appends.
+    fn offset_of(&self, cx: &Cx<'_>, offset: u64, written: usize) -> u64 {
+        if !self.appends {
+            return offset;
+        }
+        let size: Result<u64> =
+            self.inode.delayed().map_or_else(|| Ok(self.vnode.getattr(&self.core.server(cx))?.size), Ok);
+        size.map_or(offset, |size| size.saturating_sub(written as u64))
+    }
+
+    fn allocate(&self, cx: &Cx<'_>, mode: u32, offset: u64, len: u64) -> Result<()> {
         const KEEP_SIZE: u32 = 1;
         self.settle(cx)?;
         if mode & !KEEP_SIZE == 0 {
@@ -559,7 +607,7 @@ impl OpenFile for VersionFile {
         self.change(cx, Cause::Fallocate, range, is_same, |cx| self.lower.fallocate(cx, mode, offset, len))
     }
 
-    fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
+    fn copy_seen(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let source = settled(cx, source)?;
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
         let is_same = |cx: &Cx<'_>, _| self.has_already(cx, offset, len, Some((source, source_offset)));
@@ -567,7 +615,7 @@ impl OpenFile for VersionFile {
         self.change(cx, Cause::Write, range, is_same, copy)
     }
 
-    fn reflink_from(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
+    fn reflink_seen(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let source = settled(cx, source)?;
         let is_same = |cx: &Cx<'_>, size: u64| {
             let is_longer = read_full(&self.core.server(cx), source, &mut [0], size)? > 0;

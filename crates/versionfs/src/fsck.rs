@@ -2,6 +2,7 @@
 //! every index from the names and headers of the version files, reads every version, and finds what
 //! interrupted operations left.
 
+use crate::blocks::VolumeBlocks;
 use crate::convert::is_content;
 use crate::past::head_content;
 use crate::retain::remove_tree;
@@ -10,8 +11,8 @@ use crate::walk::{self, Found};
 use core::fmt;
 use std::sync::Arc;
 use versionset::{
-    Condition, Index, Letter, Members, Record, SetFiles, Source, StoreFiles, index_name, is_hashed, open_version,
-    version_name, write_index,
+    Blocks, Condition, Index, Letter, Members, Record, SetFiles, Source, StoreFiles, index_name, is_hashed,
+    open_version, version_name, write_index,
 };
 use vnode::{Cx, Errno, Kind, Layer, Name, Result, Vnode};
 
@@ -86,14 +87,15 @@ pub trait Inspector {
     /// Is told what became of a finding: `None` if nothing was done.
     fn ended(&mut self, finding: &Finding, repaired: Option<Result<()>>);
 
-    /// Is told of each set that was checked, and the number of its versions. Returns false to end the
-    /// check.
+    /// Is told of each set that was checked, and the number of its versions. Returns false to end
+    /// the check.
     fn checked(&mut self, versions: u64) -> bool;
 }
 
 struct Check<'a, 'c> {
     cx: &'a Cx<'c>,
     layer: &'a Arc<dyn Layer>,
+    blocks: Arc<dyn Blocks>,
     inspector: &'a mut dyn Inspector,
 }
 
@@ -109,7 +111,8 @@ struct Checked<'a> {
 /// # Errors
 /// Those of directories; what concerns one set is reported.
 pub fn check(cx: &Cx<'_>, layer: &Arc<dyn Layer>, inspector: &mut dyn Inspector) -> Result<bool> {
-    let mut check = Check { cx, layer, inspector };
+    let blocks = Arc::new(VolumeBlocks::new(Arc::clone(layer), true));
+    let mut check = Check { cx, layer, blocks, inspector };
     walk::stores(cx, &layer.root(), &[], &mut |position, found| check.store(&position.join(&b'/'), found))
 }
 
@@ -183,12 +186,17 @@ impl Check<'_, '_> {
         let head = self.head(of, &index)?;
         for name in &files.unfinished {
             let text = "was being made when the program was killed".to_owned();
-            self.report(of, Problem::Unfinished, (name, text), |cx| remove_tree(cx, store, name));
+            self.report(of, Problem::Unfinished, (name, text), |cx| remove_tree(cx, None, store, name));
         }
         self.interrupted(of, &mut files, &mut index, head.as_ref())?;
         self.discarded(of, &mut files, &index, is_complete);
         let content = head.as_ref().map(|head| head_content(self.cx, head)).transpose()?;
-        let opened = StoreFiles { dir: Arc::clone(store), stem: of.stem.to_vec(), head: content, blocks: None };
+        let opened = StoreFiles {
+            dir: Arc::clone(store),
+            stem: of.stem.to_vec(),
+            head: content,
+            blocks: Some(Arc::clone(&self.blocks)),
+        };
         let rebuilt = versionset::rebuild(self.cx, &opened, &files, &index)?;
         if !is_complete || rebuilt.index.versions != recorded.versions {
             let text = index_text(condition, &recorded, &rebuilt.index);
@@ -244,7 +252,7 @@ impl Check<'_, '_> {
         for (number, letter) in files.versions.iter().filter(|(number, _)| is_gone(*number)) {
             let name = version_name(of.stem, *letter, *number);
             let text = "is a version that was discarded".to_owned();
-            self.report(of, Problem::Leftover, (&name, text), |cx| remove_tree(cx, store, &name));
+            self.report(of, Problem::Leftover, (&name, text), |cx| remove_tree(cx, None, store, &name));
         }
         files.versions.retain(|(number, _)| !is_gone(*number));
     }

@@ -70,6 +70,9 @@ impl Head<'_> {
     }
 
     /// Returns a name of the object. `None` if it has none.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is a version file, which nobody may change; those of the layer below.
     pub(crate) fn place(&self, cx: &Cx<'_>) -> Result<Option<Place>> {
         if let Some(place) = self.inode.place()
             && place.has(cx, self.inode)?
@@ -79,14 +82,21 @@ impl Head<'_> {
         if self.inode.is_buried() {
             return Ok(None);
         }
+        let (mut is_user_file, mut is_version) = (false, false);
         self.lower.names(cx, &mut |dir, name| {
             // A kill while the file was replaced leaves a second name in the store.
-            let is_users = !crate::by_number::is_in_store(cx, dir).unwrap_or(true);
-            if is_users {
+            let is_stored = crate::by_number::is_in_store(cx, dir).unwrap_or(true);
+            is_version |= is_stored;
+            is_user_file = !is_stored;
+            if is_user_file {
                 self.inode.found_at(dir, name.as_bytes());
             }
-            !is_users
+            is_stored
         })?;
+        if is_version && !is_user_file {
+            // It became one after somebody looked it up, and before this layer knew that.
+            return Err(Errno::STALE);
+        }
         Ok(self.inode.place())
     }
 
@@ -164,7 +174,10 @@ impl Head<'_> {
             let version = self.describe(cx, locked.index(), attr, cause, letter);
             locked.append(&server, &[Record::Made(version.clone())])?;
             let errno = match make(locked, &version) {
-                Ok(made) => return Ok((version, made)),
+                Ok(made) => {
+                    crate::audit::note(locked.set, version.number);
+                    return Ok((version, made));
+                }
                 Err(errno) => errno,
             };
             if errno == Errno::EXIST && attempt == 0 {

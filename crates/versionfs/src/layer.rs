@@ -43,7 +43,8 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec {
             name: "comprehensive",
             value: None,
-            help: "Make a version at every operation that changes a file, not one between open and close.",
+            help: "Make a version at every operation that changes a file, not one between open and close, and record every \
+                   operation in the audit log, which versionctl audit shows.",
         },
         OptionSpec {
             name: "versions",
@@ -99,8 +100,9 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
     if let Some(path) = settings.bytes("config") {
         source.config = std::path::PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
     }
+    let audit = comprehensive;
     let options =
-        Options { storage, copy_on, no_space, comprehensive, versions, background: true, ..Options::default() };
+        Options { storage, copy_on, no_space, comprehensive, audit, versions, background: true, ..Options::default() };
     match settings.text("at")? {
         None => Ok(VersionFs::with_policies(lower, options, source)?),
         Some(at) => Ok(VersionFs::at(lower, options, at.as_bytes())?),
@@ -159,6 +161,7 @@ impl VersionFs {
     /// # Errors
     /// Says that `text` is neither a time nor a tag, or that the tags can't be read.
     pub fn at(lower: Arc<dyn Layer>, options: Options, text: &[u8]) -> core::result::Result<Arc<Self>, String> {
+        let options = Options { read_only: true, ..options };
         let policies = MountPolicies::keeping_all(PolicySource::default());
         let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let shown = text.escape_ascii();

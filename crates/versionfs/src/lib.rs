@@ -15,12 +15,13 @@
 //! | hard links | `link` |
 //! | objects in use | `inode` |
 //! | the policy of a file | `policy` |
-//! | other formats of versions | `convert` |
+//! | other formats of versions; content-addressed ones | `convert`, `blocks` |
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
 //! | check and repair of a tree that is not mounted | `fsck` |
 //! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
+//! | the log of all operations (comprehensive mode, users whom the administrator wants logged) | `audit/` |
 //! | objects by number (file handles) | `by_number` |
 //! | commands and their replies | `commands`, `reply` |
 //! | changes of versions and of whole sets by commands; who may | `change_versions`, `change_sets`, `permission` |
@@ -31,12 +32,14 @@
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
 //!
-//! Lock order: renames, then the session of an inode, then a version set, then the tables. Two
-//! sessions, or two sets of names, are held only with the lock of renames. A name's set comes
-//! before its inode's.
+//! Lock order: renames, then the session of an inode, then a version set, then the tables, then the
+//! audit log. Only who holds the lock of renames holds two sessions, or two sets of names; a name's
+//! set comes before its inode's.
 #![forbid(unsafe_code)]
 
 mod attr;
+mod audit;
+mod blocks;
 mod by_number;
 mod callers;
 mod change_sets;

@@ -84,8 +84,14 @@ pub struct Options {
     pub comprehensive: bool,
     /// Whether every directory has a hidden directory `.versions`.
     pub versions: bool,
+    /// Whether only the past is shown, while another mount may change the files.
+    pub read_only: bool,
     /// Whether a thread converts versions and applies the policies. Otherwise only commands do.
     pub background: bool,
+    /// Whether every operation is recorded in the audit log.
+    pub audit: bool,
+    /// Size in bytes at which a segment of the audit log is followed by a new one.
+    pub audit_segment: u64,
     /// Returns the current time. Tests pass one of their own.
     pub clock: fn() -> Time,
 }
@@ -98,7 +104,10 @@ impl Default for Options {
             no_space: NoSpace::default(),
             comprehensive: false,
             versions: false,
+            read_only: false,
             background: false,
+            audit: false,
+            audit_segment: 4 * 1024 * 1024,
             clock: system_time,
         }
     }

@@ -6,12 +6,14 @@
 use crate::core::Core;
 use crate::head::Head;
 use core::fmt;
+use core::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use versionpolicy::{
-    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, Storage, Subject, UserConfig,
+    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
+    UserConfig,
 };
 use versionset::{STORE, Who};
 use vnode::{Attr, Cx, Name, NumberMap, Result, Time, Vnode};
@@ -21,6 +23,9 @@ pub const CONFIG: &str = "/etc/versionfs.conf";
 
 /// Directories whose paths are remembered.
 const CACHED_PATHS: usize = 4096;
+
+/// Longest path that is remembered, in bytes.
+const LONGEST_CACHED: usize = 4096;
 
 /// Deepest directory whose path is found out.
 const MAX_DEPTH: usize = 4096;
@@ -68,14 +73,23 @@ pub struct PolicySource {
     pub nospace: Option<NoSpace>,
     /// The path of the root as programs see it, without a slash at its end.
     pub mount_point: Vec<u8>,
+    /// Returns the time since the host was started. With it, nothing is discarded because the
+    /// clock jumps forward for a moment.
+    pub uptime: Option<fn() -> Duration>,
 }
 
 impl PolicySource {
     /// Returns the source of a mount: files and programs come from [`set_host`].
     #[must_use]
     pub fn of_mount() -> Self {
-        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), ..Self::default() }
+        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), uptime: Some(uptime), ..Self::default() }
     }
+}
+
+/// Returns the time since the host was started, suspended times included.
+fn uptime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[derive(Debug)]
@@ -92,13 +106,14 @@ pub(crate) struct MountPolicies {
     state: RwLock<State>,
     /// Paths of directories by number, until a directory is renamed.
     paths: Mutex<NumberMap<Arc<[u8]>>>,
+    clock: Mutex<SteadyClock>,
 }
 
 impl MountPolicies {
     fn with(source: PolicySource, policies: Policies) -> Self {
         let policies = policies.with_mount(source.storage, source.nospace);
         let state = RwLock::new(State { policies, asked: HashSet::new() });
-        Self { source, state, paths: Mutex::default() }
+        Self { source, state, paths: Mutex::default(), clock: Mutex::default() }
     }
 
     /// Every version is made and kept forever.
@@ -134,11 +149,20 @@ impl MountPolicies {
 
     /// Returns the time for decisions.
     pub(crate) fn now(&self, time: Time) -> Now {
-        Now { at: nanos(time), utc_offset: self.utc_offset() }
+        let at = nanos(time);
+        let at = self.source.uptime.map_or(at, |uptime| self.clock.lock().now(at, uptime()));
+        Now { at, utc_offset: self.utc_offset() }
     }
 
     fn utc_offset(&self) -> i32 {
         self.source.host.as_ref().map_or(0, |host| host.utc_offset())
+    }
+
+    /// Whether the administrator wants the activity of the caller logged.
+    pub(crate) fn logs(&self, cx: &Cx<'_>) -> bool {
+        let state = self.state.read();
+        // Most configurations log nobody. Finding out the groups of the caller takes longer.
+        state.policies.logs_someone() && state.policies.access(cx.caller(), cx.gid, cx.groups().unwrap_or_default()).log
     }
 
     pub(crate) fn volume(&self) -> versionpolicy::VolumeLimit {
@@ -219,32 +243,38 @@ impl Core {
     /// of a removed directory is its former path. If it can't be found out, only the part below the
     /// last known directory.
     pub(crate) fn path_of(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Arc<[u8]> {
-        if let Some(known) = self.policies.paths.lock().get(&dir.id()) {
-            return Arc::clone(known);
-        }
         let root = self.root().id();
-        let (mut at, mut names): (_, Vec<Vec<u8>>) = (Arc::clone(dir), Vec::new());
-        while at.id() != root && names.len() < MAX_DEPTH {
+        let (mut at, mut below): (_, Vec<(u64, Vec<u8>)>) = (Arc::clone(dir), Vec::new());
+        let mut path = loop {
+            if let Some(known) = self.policies.paths.lock().get(&at.id()) {
+                break Arc::clone(known);
+            }
             let mut above = None;
-            let found = at.names(cx, &mut |dir: &Arc<dyn Vnode>, name: Name<'_>| {
-                above = Some((Arc::clone(dir), name.as_bytes().to_vec()));
-                false
-            });
-            let Some((dir, name)) = above.filter(|_| found.is_ok()) else { break };
-            names.push(name);
+            if at.id() != root && below.len() < MAX_DEPTH {
+                let found = at.names(cx, &mut |dir: &Arc<dyn Vnode>, name: Name<'_>| {
+                    above = Some((Arc::clone(dir), name.as_bytes().to_vec()));
+                    false
+                });
+                above = above.filter(|_| found.is_ok());
+            }
+            let Some((dir, name)) = above else { break self.policies.source.mount_point.clone().into() };
+            below.push((at.id(), name));
             at = dir;
-        }
-        let mut path = self.policies.source.mount_point.clone();
-        for name in names.iter().rev().filter(|name| **name != STORE) {
-            path.push(b'/');
-            path.extend_from_slice(former_name(name));
-        }
-        let path: Arc<[u8]> = path.into();
+        };
         let mut paths = self.policies.paths.lock();
-        if paths.len() >= CACHED_PATHS {
-            paths.clear();
+        // Those above are remembered, too: the next directory may be beside this one.
+        for (number, name) in below.iter().rev() {
+            if *name != STORE {
+                path = [&*path, b"/", former_name(name)].concat().into();
+            }
+            if path.len() > LONGEST_CACHED {
+                continue;
+            }
+            if paths.len() >= CACHED_PATHS {
+                paths.clear();
+            }
+            paths.insert(*number, Arc::clone(&path));
         }
-        paths.insert(dir.id(), Arc::clone(&path));
         path
     }
 

@@ -1,19 +1,12 @@
 //! Rebuilding the index of one set from its version files.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use versionset::{Cause, Flags, Index, Letter, Record, Version, Who, just_after, version_name};
-use vnode::{Cx, Entry, Name, OpenFlags, Result, Time, Vnode};
+use versionset::{Cause, Flags, Index, Letter, Record, StoreFiles, Version, Who, just_after, version_name};
+use vnode::{Cx, Entry, Name, Result, Time};
 
-/// Returns the index of a set whose version files are `found`. What the old index knows of them is
-/// kept; the rest comes from their headers and attributes.
-pub(crate) fn rebuilt(
-    cx: &Cx<'_>,
-    store: &Arc<dyn Vnode>,
-    stem: &[u8],
-    old: &Index,
-    found: &[(u64, Letter)],
-) -> Result<Index> {
+/// Returns the index of a set in `files` whose version files are `found`. What the old index knows
+/// of them is kept; the rest comes from their headers and attributes.
+pub(crate) fn rebuilt(cx: &Cx<'_>, files: &StoreFiles, old: &Index, found: &[(u64, Letter)]) -> Result<Index> {
     let mut letters: BTreeMap<u64, Letter> = BTreeMap::new();
     for (number, letter) in found {
         // Two files of one version: a conversion was interrupted. The one that needs no other
@@ -33,9 +26,9 @@ pub(crate) fn rebuilt(
         let version = match old.versions.get(&number) {
             Some(version) => Version { letter, ..version.clone() },
             None => {
-                let name = version_name(stem, letter, number);
-                let Some(entry) = store.lookup(cx, Name::new(&name)?)? else { continue };
-                let version = from_file(cx, &entry, number, letter);
+                let name = version_name(&files.stem, letter, number);
+                let Some(entry) = files.dir.lookup(cx, Name::new(&name)?)? else { continue };
+                let version = from_file(cx, files, &entry, number, letter);
                 in_order(version, before)
             }
         };
@@ -58,12 +51,9 @@ fn in_order(version: Version, before: Option<Time>) -> Version {
 }
 
 /// Describes a version by its header, or by the attributes of its file.
-fn from_file(cx: &Cx<'_>, entry: &Entry, number: u64, letter: Letter) -> Version {
-    let header = (!matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed))
-        .then(|| entry.vnode.open(cx, OpenFlags::RDONLY))
-        .and_then(Result::ok)
-        .and_then(|file| versionset::read_header(cx, letter, &*file, entry.attr.size).ok().flatten());
-    if let Some(stored) = header {
+fn from_file(cx: &Cx<'_>, files: &StoreFiles, entry: &Entry, number: u64, letter: Letter) -> Version {
+    let has_header = !matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed);
+    if has_header && let Ok(Some(stored)) = files.header(cx, letter, number) {
         return Version { number, letter, ..stored.header.version };
     }
     let attr = &entry.attr;

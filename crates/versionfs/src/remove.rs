@@ -217,6 +217,7 @@ impl VersionVnode {
         }
         let victim = self.victim(name, &entry);
         victim.require_empty(cx)?;
+        self.core.blocks.moved();
         let cx = &blocking(cx);
         if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
             self.lower.rmdir(cx, name)?;
@@ -224,7 +225,6 @@ impl VersionVnode {
             self.core.policies.forget_paths();
             return Ok(());
         }
-        self.core.policies.forget_paths();
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;

@@ -264,6 +264,7 @@ impl Move<'_> {
         let server = object.core.server(cx);
         if object.lower.kind() == Kind::Directory {
             object.core.policies.forget_paths();
+            object.core.blocks.moved();
         }
         let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {

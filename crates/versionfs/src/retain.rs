@@ -3,12 +3,13 @@
 //! When a version is made, only the tail is looked at, and a few versions go at most. The cleaner
 //! does the rest: what grew too old, generations, the bound for the volume.
 
+use crate::blocks::VolumeBlocks;
 use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
-use crate::set::{Locked, Set};
+use crate::set::{Locked, Set, read_block_id};
 use std::sync::Arc;
-use versionpolicy::{Decision, Effective, VersionInfo, decide, may_exceed};
-use versionset::{Letter, Record, Version, new_version_name, version_name};
+use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
+use versionset::{Letter, Record, STORE, StoreName, Version, new_version_name, parse, version_name};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Time, Vnode};
 
 /// Versions that go at most when one is made.
@@ -22,17 +23,28 @@ const EVERY: u64 = 64;
 /// meanwhile.
 const MAX_WAITING: u64 = 64 << 20;
 
+/// Entries of a directory that are listed before they are removed.
+const LISTED: usize = 4096;
+
 /// Returns what a version file takes, in bytes.
 fn stored(entry: &Entry) -> u64 {
     if entry.attr.kind() == Kind::Directory { 0 } else { entry.attr.blocks.saturating_mul(512) }
 }
 
 impl Locked<'_> {
+    /// Returns what a version takes, in bytes: of the block store, its share.
+    pub(crate) fn stored(&self, cx: &Cx<'_>, version: &Version) -> Result<u64> {
+        if version.letter == Letter::Blocks {
+            return self.set.blocks().share(cx);
+        }
+        Ok(self.file(cx, version.letter, version.number)?.map_or(0, |entry| stored(&entry)))
+    }
+
     /// Describes the versions for a decision, oldest first.
     pub(crate) fn infos(&self, cx: &Cx<'_>, tags: &[Time]) -> Result<Vec<VersionInfo>> {
         let mut infos = Vec::with_capacity(self.index().versions.len());
         for version in self.index().versions.values() {
-            let stored = self.file(cx, version.letter, version.number)?.map_or(0, |entry| stored(&entry));
+            let stored = self.stored(cx, version)?;
             infos.push(info(version, stored, tags));
         }
         Ok(infos)
@@ -56,7 +68,7 @@ impl Locked<'_> {
         let aside = [&*name, b"~"].concat();
         self.append(server, &[Record::Discarded(number)])?;
         match store.rename(server, Name::new(&name)?, &store, Name::new(&aside)?, RenameFlags::default()) {
-            Ok(()) => remove_tree(server, &store, &aside),
+            Ok(()) => remove_tree(server, Some(self.set.blocks()), &store, &aside),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -75,35 +87,81 @@ fn info(version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     }
 }
 
-/// Removes a tree, from the bottom up.
-pub(crate) fn remove_tree(server: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
-    // The path to the directory that is emptied now.
-    let mut path = vec![(Arc::clone(dir), name.to_vec())];
-    while let Some((parent, name)) = path.last().cloned() {
-        let Some(entry) = parent.lookup(server, Name::new(&name)?)? else {
-            path.pop();
-            continue;
-        };
-        if entry.attr.kind() != Kind::Directory {
-            parent.unlink(server, Name::new(&name)?)?;
-            path.pop();
-            continue;
-        }
-        let mut first = None;
-        entry.vnode.readdir(server, 0, &mut |entry| {
-            let name = entry.name.as_bytes();
-            first = (name != b"." && name != b"..").then(|| name.to_vec());
-            first.is_none()
-        })?;
-        match first {
-            Some(child) => path.push((entry.vnode, child)),
-            None => {
-                parent.rmdir(server, Name::new(&name)?)?;
-                path.pop();
+/// A directory whose entries are removed.
+struct Emptied {
+    parent: Arc<dyn Vnode>,
+    name: Vec<u8>,
+    dir: Arc<dyn Vnode>,
+    /// The next entries to remove.
+    left: Vec<Vec<u8>>,
+    /// Whether an entry was removed since the directory was listed.
+    progresses: bool,
+}
+
+/// Removes a tree, from the bottom up, and the blocks of the versions in its stores. Neither its
+/// depth nor the number of entries in a directory matters.
+pub(crate) fn remove_tree(
+    server: &Cx<'_>,
+    blocks: Option<&VolumeBlocks>,
+    dir: &Arc<dyn Vnode>,
+    name: &[u8],
+) -> Result<()> {
+    let mut path: Vec<Emptied> = Vec::new();
+    let mut next = Some((Arc::clone(dir), name.to_vec()));
+    loop {
+        if let Some((parent, name)) = next.take()
+            && let Some(entry) = parent.lookup(server, Name::new(&name)?)?
+        {
+            if entry.attr.kind() == Kind::Directory {
+                path.push(Emptied { parent, name, dir: entry.vnode, left: Vec::new(), progresses: true });
+            } else {
+                let is_in_store = path.last().is_some_and(|above| above.name == STORE);
+                remove_entry(server, blocks.filter(|_| is_in_store), &parent, &name)?;
+                if let Some(above) = path.last_mut() {
+                    above.progresses = true;
+                }
             }
         }
+        let Some(level) = path.last_mut() else { return Ok(()) };
+        if level.left.is_empty() && core::mem::take(&mut level.progresses) {
+            level.left = first_names(server, &level.dir)?;
+        }
+        if let Some(child) = level.left.pop() {
+            next = Some((Arc::clone(&level.dir), child));
+            continue;
+        }
+        level.parent.rmdir(server, Name::new(&level.name)?)?;
+        path.pop();
+        if let Some(above) = path.last_mut() {
+            above.progresses = true;
+        }
     }
-    Ok(())
+}
+
+/// Returns names of entries of a directory, at most [`LISTED`]; none if it is empty.
+fn first_names(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    dir.readdir(cx, 0, &mut |entry| {
+        let name = entry.name.as_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+        names.len() < LISTED
+    })?;
+    Ok(names)
+}
+
+/// Removes an entry that is no directory. `blocks` is given for one in a store.
+fn remove_entry(cx: &Cx<'_>, blocks: Option<&VolumeBlocks>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+    let is_version = matches!(parse(name), StoreName::Version { letter: Letter::Blocks, .. });
+    let name = Name::new(name)?;
+    let blocks = blocks.filter(|_| is_version);
+    let id = if blocks.is_some() { read_block_id(cx, dir, name)? } else { None };
+    dir.unlink(cx, name)?;
+    match (id, blocks) {
+        (Some(id), Some(blocks)) => blocks.delete(cx, id),
+        _ => Ok(()),
+    }
 }
 
 impl Core {
@@ -129,7 +187,13 @@ impl Core {
         if !may_exceed(policy, count as u64, space, oldest_died, now) {
             return Ok(());
         }
-        let infos = locked.infos(server, &crate::tags::times(self, server)?)?;
+        let tags = crate::tags::times(self, server)?;
+        // Without a limit on space, the files need not be looked at: a version would take longer
+        // the more there are.
+        let infos = match policy.space {
+            Range::ALL => index.versions.values().map(|version| info(version, 0, &tags)).collect(),
+            _ => locked.infos(server, &tags)?,
+        };
         let decision = decide(policy, &infos, now);
         let tail: Vec<u64> = tail(&decision).take(AT_ONCE).collect();
         for number in tail {
@@ -200,7 +264,8 @@ impl Core {
         number: u64,
     ) -> Result<()> {
         let has_head = locked.index().newest().is_some_and(|newest| !newest.cause.ends_head());
-        let files = locked.files(server, head.filter(|_| has_head))?;
+        let content = head.filter(|_| has_head).map(|head| crate::past::head_content(server, head)).transpose()?;
+        let files = locked.files(content).ok_or(Errno::IO)?;
         let older = locked.index().versions.range(..number).next_back().map(|(number, _)| *number);
         if let Some(older) = older {
             locked.remove_stale(server, older)?;

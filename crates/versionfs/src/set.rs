@@ -1,5 +1,6 @@
 //! Version sets in memory, and the files of a set in its store.
 
+use crate::blocks::VolumeBlocks;
 use crate::core::Core;
 use crate::inode::Inode;
 use core::fmt;
@@ -7,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Index, LINKS, Letter, Record, STORE, StoreName, index_name, new_index_name, new_version_name,
-    parse, stem_of, version_name,
+    Cause, Condition, Content, Index, LINKS, Letter, Record, STORE, StoreFiles, StoreName, index_name, new_index_name,
+    new_version_name, parse, stem_of, version_name,
 };
 use vnode::{
     Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
@@ -36,6 +37,7 @@ pub(crate) struct Set {
     /// The directory with the store.
     home: Arc<dyn Vnode>,
     home_inode: Arc<Inode>,
+    blocks: Arc<VolumeBlocks>,
     /// Whether the files are in the directory [`LINKS`] of the store.
     is_link: bool,
     pub(crate) stem: Arc<[u8]>,
@@ -96,7 +98,8 @@ impl Core {
 
     fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
         let home_inode = self.inodes.get(home.id());
-        Set { home, home_inode, is_link, stem, name, state: Mutex::default() }
+        let blocks = Arc::clone(&self.blocks);
+        Set { home, home_inode, blocks, is_link, stem, name, state: Mutex::default() }
     }
 }
 
@@ -143,6 +146,20 @@ pub(crate) fn link_stem(vnode: &dyn Vnode) -> Vec<u8> {
 pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
     let found = dir.lookup(cx, Name::new(STORE)?)?;
     Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
+}
+
+/// Returns the store of a directory; creates it if necessary.
+pub(crate) fn make_store(cx: &Cx<'_>, home: &Arc<dyn Vnode>, inode: &Inode) -> Result<Arc<dyn Vnode>> {
+    if let Some(store) = find_store(cx, home)? {
+        return Ok(store);
+    }
+    // The new entry is the layer's: the directory's times stay those of users' changes.
+    let before = home.getattr(cx)?;
+    let store = make_dir(cx, home, STORE)?;
+    inode.set_has_store(true);
+    let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
+    home.setattr(cx, &set, None)?;
+    Ok(store)
 }
 
 /// Returns a directory of the layer's own, which is created if it does not exist.
@@ -201,6 +218,11 @@ impl Set {
             locked.load(core, &core.server(cx))?;
         }
         Ok(locked)
+    }
+
+    /// Returns the content-addressed versions of the mount.
+    pub(crate) fn blocks(&self) -> &VolumeBlocks {
+        &self.blocks
     }
 
     /// Returns the number of the directory with the store.
@@ -291,7 +313,7 @@ impl Locked<'_> {
     fn has_newest(&self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<bool> {
         let Some(newest) = self.state.index.newest() else { return Ok(true) };
         let name = version_name(&self.set.stem, newest.letter, newest.number);
-        Ok(newest.letter == Letter::Blocks || store.lookup(cx, Name::new(&name)?)?.is_some())
+        Ok(store.lookup(cx, Name::new(&name)?)?.is_some())
     }
 
     /// Drops a newest version that a rename made before a kill interrupted it: the file has its
@@ -343,7 +365,7 @@ impl Locked<'_> {
             }
             true
         })?;
-        let rebuilt = crate::rebuild::rebuilt(cx, store, &self.set.stem, &self.state.index, &found)?;
+        let rebuilt = crate::rebuild::rebuilt(cx, &self.store_files(store, None), &self.state.index, &found)?;
         self.state.index = rebuilt;
         // The record of a long name may be what is damaged.
         self.state.index.name = self.set.name.clone();
@@ -380,21 +402,21 @@ impl Locked<'_> {
             return Ok(Arc::clone(store));
         }
         let home = &self.set.home;
-        let store = match find_store(cx, home)? {
-            Some(store) => store,
-            None => {
-                // The new entry is the layer's: the directory's times stay those of users' changes.
-                let before = home.getattr(cx)?;
-                let store = make_dir(cx, home, STORE)?;
-                self.set.home_inode.set_has_store(true);
-                let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
-                home.setattr(cx, &set, None)?;
-                store
-            }
-        };
+        let store = make_store(cx, home, &self.set.home_inode)?;
         let store = if self.set.is_link { make_dir(cx, &store, LINKS)? } else { store };
         self.state.store = Some(Arc::clone(&store));
         Ok(store)
+    }
+
+    /// Returns the files of the set for reading contents; `None` if there is no store. `head` is
+    /// the head, unless no version depends on it.
+    pub(crate) fn files(&self, head: Option<Arc<dyn Content>>) -> Option<StoreFiles> {
+        self.state.store.as_ref().map(|store| self.store_files(store, head))
+    }
+
+    fn store_files(&self, store: &Arc<dyn Vnode>, head: Option<Arc<dyn Content>>) -> StoreFiles {
+        let blocks: Arc<dyn versionset::Blocks> = Arc::clone(&self.set.blocks) as _;
+        StoreFiles { dir: Arc::clone(store), stem: self.set.stem.to_vec(), head, blocks: Some(blocks) }
     }
 
     /// Returns the store, if it exists.
@@ -545,11 +567,24 @@ impl Locked<'_> {
     /// Removes the file of a version, if it exists.
     pub(crate) fn remove(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
         let store = self.store(cx)?;
-        match store.unlink(cx, Name::new(&version_name(&self.set.stem, letter, number))?) {
-            Err(Errno::NOENT) => Ok(()),
-            removed => removed,
+        let name = version_name(&self.set.stem, letter, number);
+        let name = Name::new(&name)?;
+        let id = if letter == Letter::Blocks { read_block_id(cx, &store, name)? } else { None };
+        match store.unlink(cx, name) {
+            Err(Errno::NOENT) => return Ok(()),
+            removed => removed?,
         }
+        // A kill before this leaves blocks without a name, which the cleaner deletes.
+        id.map_or(Ok(()), |id| self.set.blocks.delete(cx, id))
     }
+}
+
+/// Returns the number that the file of a content-addressed version contains.
+pub(crate) fn read_block_id(cx: &Cx<'_>, store: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Option<u64>> {
+    let Some(entry) = store.lookup(cx, name)?.filter(|entry| entry.vnode.kind() == Kind::Symlink) else {
+        return Ok(None);
+    };
+    Ok(versionset::block_id(&entry.vnode.readlink(cx)?))
 }
 
 /// Whether the text of a reference to a renamed file names this object: see `rename`.

@@ -1,8 +1,9 @@
+use crate::audit::Event;
 use crate::node::{VersionVnode, is_reserved};
 use crate::set::find_store;
 use std::any::Any;
 use std::sync::Arc;
-use versionset::STORE;
+use versionset::{Audited, STORE};
 use vnode::{
     Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
     XattrFlags, forward,
@@ -21,7 +22,11 @@ impl Vnode for VersionVnode {
     }
 
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
-        self.change_attr(cx, set, file)
+        let change = || self.change_attr(cx, set, file);
+        if set.is_empty() {
+            return change();
+        }
+        self.core.audited(cx, || Event::attributes(self, cx, set), change, |_, _| ())
     }
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
@@ -43,46 +48,65 @@ impl Vnode for VersionVnode {
     }
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
-        self.open_file(cx, flags)
+        if !(flags.truncates() && flags.writes()) {
+            return self.open_file(cx, flags);
+        }
+        let event = || Event::object(self, cx, Audited::Truncate);
+        self.core.audited(cx, event, || self.open_file(cx, flags), |_, _| ())
     }
 
     fn create(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         self.require_creatable(name)?;
-        let (entry, file) = self.lower.create(cx, name, mode, Self::flags_of_new(flags))?;
-        self.wrap_created(cx, Some(name), entry, file, flags)
+        let event = || Ok(Event::creation(self, cx, Audited::Create, name).with_range(mode.into(), 0));
+        let create = || {
+            let (entry, file) = self.lower.create(cx, name, mode, Self::flags_of_new(flags))?;
+            self.wrap_created(cx, Some(name), entry, file, flags)
+        };
+        self.core.audited(cx, event, create, |(entry, _), event| event.inode = entry.vnode.id())
     }
 
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
-        let (entry, file) = self.lower.tmpfile(cx, mode, Self::flags_of_new(flags))?;
-        self.wrap_created(cx, None, entry, file, flags)
+        let event = || Ok(Event::object(self, cx, Audited::Tmpfile)?.with_range(mode.into(), 0));
+        let create = || {
+            let (entry, file) = self.lower.tmpfile(cx, mode, Self::flags_of_new(flags))?;
+            self.wrap_created(cx, None, entry, file, flags)
+        };
+        self.core.audited(cx, event, create, |(entry, _), event| event.inode = entry.vnode.id())
     }
 
     fn mknod(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         self.require_creatable(name)?;
-        self.lower.mknod(cx, name, mode, rdev).map(|entry| self.wrap_new(name, entry))
+        let describe = |event: Event| event.with_range(mode.into(), rdev);
+        self.audited_new(cx, name, Audited::Mknod, describe, || self.lower.mknod(cx, name, mode, rdev))
     }
 
     fn mkdir(&self, cx: &Cx<'_>, name: Name<'_>, mode: u32) -> Result<Entry> {
         self.require_creatable(name)?;
-        self.lower.mkdir(cx, name, mode).map(|entry| self.wrap_new(name, entry))
+        let describe = |event: Event| event.with_range(mode.into(), 0);
+        self.audited_new(cx, name, Audited::Mkdir, describe, || self.lower.mkdir(cx, name, mode))
     }
 
     fn symlink(&self, cx: &Cx<'_>, name: Name<'_>, target: &[u8]) -> Result<Entry> {
         self.require_creatable(name)?;
-        self.lower.symlink(cx, name, target).map(|entry| self.wrap_new(name, entry))
+        let describe = |event: Event| event.with_text(target);
+        self.audited_new(cx, name, Audited::Symlink, describe, || self.lower.symlink(cx, name, target))
     }
 
     fn link(&self, cx: &Cx<'_>, name: Name<'_>, target: &Arc<dyn Vnode>) -> Result<Entry> {
         self.require_creatable(name)?;
-        self.add_name(cx, name, self.same_layer(target)?)
+        let target = self.same_layer(target)?;
+        let event = || Ok(Event::object(target, cx, Audited::Link)?.to(self, cx, name));
+        self.core.audited(cx, event, || self.add_name(cx, name, target), |_, _| ())
     }
 
     fn unlink(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.remove_file(cx, name)
+        let event = || Event::entry(self, cx, Audited::Unlink, name);
+        self.core.audited(cx, event, || self.remove_file(cx, name), |(), _| ())
     }
 
     fn rmdir(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
-        self.remove_dir(cx, name)
+        let event = || Event::entry(self, cx, Audited::Rmdir, name);
+        self.core.audited(cx, event, || self.remove_dir(cx, name), |(), _| ())
     }
 
     fn rename(
@@ -93,15 +117,26 @@ impl Vnode for VersionVnode {
         new_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.move_to(cx, name, self.same_layer(new_dir)?, new_name, flags)
+        let new_dir = self.same_layer(new_dir)?;
+        let text: &[u8] = if flags.exchange { b"exchange" } else { b"" };
+        let event = || {
+            let event = Event::entry(self, cx, Audited::Rename, name)?;
+            Ok(event.to(new_dir, cx, new_name).with_text(text))
+        };
+        self.core.audited(cx, event, || self.move_to(cx, name, new_dir, new_name, flags), |(), _| ())
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.change_xattr(cx, name, Some(value), |cx| self.lower.setxattr(cx, name, value, flags))
+        let len = value.len() as u64;
+        let event = || Ok(Event::object(self, cx, Audited::Setxattr)?.with_range(0, len).with_text(name));
+        let change = || self.change_xattr(cx, name, Some(value), |cx| self.lower.setxattr(cx, name, value, flags));
+        self.core.audited(cx, event, change, |(), _| ())
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        self.change_xattr(cx, name, None, |cx| self.lower.removexattr(cx, name))
+        let event = || Ok(Event::object(self, cx, Audited::Removexattr)?.with_text(name));
+        let change = || self.change_xattr(cx, name, None, |cx| self.lower.removexattr(cx, name));
+        self.core.audited(cx, event, change, |(), _| ())
     }
 
     fn fsync(&self, cx: &Cx<'_>, data_only: bool) -> Result<()> {
@@ -111,7 +146,8 @@ impl Vnode for VersionVnode {
         {
             store.fsync(cx, data_only)?;
         }
-        self.lower.fsync(cx, data_only)
+        self.lower.fsync(cx, data_only)?;
+        self.core.log.fsync(&self.core.server(cx))
     }
 
     fn control(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {
@@ -127,6 +163,20 @@ impl VersionVnode {
             return Err(Errno::NOENT);
         }
         if is_reserved(name) { Err(Errno::INVAL) } else { Ok(()) }
+    }
+
+    /// Makes an entry by `make`, and records that.
+    fn audited_new(
+        &self,
+        cx: &Cx<'_>,
+        name: Name<'_>,
+        operation: Audited,
+        describe: impl FnOnce(Event) -> Event,
+        make: impl FnOnce() -> Result<Entry>,
+    ) -> Result<Entry> {
+        let event = || Ok(describe(Event::creation(self, cx, operation, name)));
+        let entry = self.core.audited(cx, event, make, |entry, event| event.inode = entry.vnode.id())?;
+        Ok(self.wrap_new(name, entry))
     }
 
     /// Wraps a file that was created and opened.

@@ -54,7 +54,7 @@ fn history(storage: &str, steps: u32) -> (Arc<MemFs>, Story) {
 
 #[test]
 fn a_healthy_tree_is_clean() {
-    for storage in ["full", "compress", "sparse", "delta"] {
+    for storage in ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"] {
         let (lower, story) = history(storage, 20);
         let clerk = run(&lower, false);
         assert_eq!((clerk.found, clerk.left), (vec![], 0), "{storage}");

@@ -1,4 +1,4 @@
-//! Hostile stores, clocks that go backwards, very many versions, several threads.
+//! Hostile stores, clocks that go backwards, several threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use memfs::MemFs;
@@ -115,34 +115,6 @@ fn a_store_that_is_no_directory_stops_changes_and_not_reads() {
         assert_eq!(read(&get(&fs.root(), b"a")), b"old");
         assert!(fs.root().lookup(&cx(), name(STORE)).unwrap().is_none());
     }
-}
-
-#[test]
-fn thousands_of_versions_of_one_file_are_all_kept() {
-    let mem = MemFs::new();
-    let fs = VersionFs::new(mem.clone(), Options { storage: Storage::Full, ..Options::default() });
-    for step in 0..4_000 {
-        write(&fs, b"a", format!("content {step}").as_bytes()).unwrap();
-    }
-    assert_eq!(index(&mem, b"a").versions.len(), 3_999);
-}
-
-/// As above with 100,000 versions, or as many as `VERSIONS` says.
-#[test]
-#[ignore = "takes minutes"]
-fn a_hundred_thousand_versions() {
-    let mem = MemFs::new();
-    let fs = VersionFs::new(mem.clone(), Options { storage: Storage::Sparse, ..Options::default() });
-    let count: usize = std::env::var("VERSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
-    for step in 0..=count {
-        write(&fs, b"a", format!("content {step}").as_bytes()).unwrap();
-    }
-    let began = std::time::Instant::now();
-    assert_eq!(index(&mem, b"a").versions.len(), count);
-    let fs = VersionFs::new(mem.clone(), Options::default());
-    write(&fs, b"a", b"one more").unwrap();
-    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
-    assert_eq!(index(&mem, b"a").versions.len(), count + 1);
 }
 
 /// Two threads write one file, a third removes and creates names beside it, a fourth reads.

@@ -11,6 +11,7 @@
 //! | the administrator's limits on users | [`Access`], [`UserAccess`] | `bounds`, `users` |
 //! | the policy of one file, and where each value comes from | [`Policies`], [`Effective`], [`Reason`] | `policies`, `explain` |
 //! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning` |
+//! | the time of such a decision when the clock jumps | [`SteadyClock`] | `steady` |
 //! | which versions of a volume to discard | [`VolumeUsage`], [`VolumeCut`] | `volume` |
 //! | a policy that a program of the user decides | [`request_json`], [`apply_answer`] | `external` |
 //!
@@ -35,6 +36,7 @@ mod range;
 mod retention;
 mod selector;
 mod settings;
+mod steady;
 mod thinning;
 mod users;
 mod volume;
@@ -49,6 +51,7 @@ pub use problem::{Problem, Severity};
 pub use range::{NO_LIMIT, Range};
 pub use retention::{Decision, DiscardReason, KeepReason, Now, Verdict, VersionInfo, decide, may_exceed};
 pub use settings::{Generation, Generations, Keep, NoSpace, Storage};
+pub use steady::SteadyClock;
 pub use thinning::is_landmark;
 pub use users::{Access, UserAccess};
 pub use volume::{VolumeCut, VolumeLimit, VolumeMax, VolumeUsage};

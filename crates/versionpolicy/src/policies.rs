@@ -154,6 +154,12 @@ impl Policies {
         reasons(&self.settings(subject), admin, user)
     }
 
+    /// Whether the activity of some user is logged.
+    #[must_use]
+    pub fn logs_someone(&self) -> bool {
+        self.admin.as_ref().is_some_and(|admin| admin.users.logs_someone())
+    }
+
     /// What a user may do with old versions.
     #[must_use]
     pub fn access(&self, uid: u32, gid: u32, groups: &[u32]) -> UserAccess {

@@ -63,6 +63,11 @@ impl UserRules {
         Self { default, overrides }
     }
 
+    /// Whether some rule has a user's activity logged.
+    pub(crate) fn logs_someone(&self) -> bool {
+        self.default.log || self.overrides.iter().any(|own| own.log == Some(true))
+    }
+
     /// The rights of a user. An override for the user precedes those for groups; of several ones
     /// the most restrictive one applies.
     pub(crate) fn access(&self, uid: u32, gid: u32, groups: &[u32]) -> UserAccess {

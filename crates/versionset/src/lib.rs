@@ -16,8 +16,10 @@
 //! | a version through the newer ones | `reconstruct` |
 //! | an index from the version files | `rebuild` |
 //! | files of a set in its directory | `store` |
+//! | records of the audit log | `audit` |
 #![forbid(unsafe_code)]
 
+mod audit;
 mod chunks;
 mod compressed;
 mod content;
@@ -41,6 +43,10 @@ mod text;
 mod version;
 mod wire;
 
+pub use audit::{
+    AuditPlace, AuditRecord, Audited, LOG, MAX_AUDIT_RECORD, SEGMENT_START, SegmentPart, SegmentParts, segment_name,
+    segment_of, segment_start,
+};
 pub use compressed::Compressed;
 pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
 pub use delta::Delta;
@@ -57,6 +63,6 @@ pub use rebuild::{Rebuilt, SetFiles, Sets, list, rebuild, write_index};
 pub use reconstruct::{Members, Source, Stored, open_version, read_header};
 pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use sparse_compressed::SparseCompressed;
-pub use store::{OpenBlocks, StoreFiles, replace};
+pub use store::{Blocks, StoreFiles, block_id, block_target, replace};
 pub use text::{MAX_TEXT, Text};
 pub use version::{Cause, Flags, Version, Who, just_after};

@@ -8,7 +8,7 @@
 use crate::encode::{Newer, encode};
 use crate::index::Index;
 use crate::names::{Letter, new_version_name, version_name};
-use crate::reconstruct::{Members, Source, Stored, open_version, read_header};
+use crate::reconstruct::{Members, Source, Stored, open_version};
 use crate::sparse::Sparse;
 use crate::store::{StoreFiles, replace};
 use core::cell::Cell;
@@ -40,8 +40,7 @@ pub fn absorb(
         if !version.letter.depends_on_newer() || (version.letter == Letter::Sparse && !is_adjacent) {
             continue;
         }
-        let (file, len) = files.open(cx, version.letter, *number)?;
-        let stored = read_header(cx, version.letter, &*file, len)?.ok_or(Errno::IO)?;
+        let stored = files.header(cx, version.letter, *number)?.ok_or(Errno::IO)?;
         let Some(base) = stored.base else { continue };
         // After interrupted discardings, versions may refer to one beyond the next. Of two such
         // versions, the older never refers to a newer one than the other does. So the search ends

@@ -7,7 +7,6 @@
 use crate::index::Index;
 use crate::index::Record;
 use crate::names::{Letter, StoreName, new_index_name, parse, version_name};
-use crate::reconstruct::read_header;
 use crate::store::StoreFiles;
 use crate::version::{Cause, Flags, Version, Who, just_after};
 use std::collections::BTreeMap;
@@ -145,13 +144,10 @@ fn inspect(
         Letter::Directory | Letter::Special | Letter::Renamed => (None, Needs::NoContent),
         Letter::Full if attr.kind() == vnode::Kind::Regular => (None, Needs::Nothing),
         Letter::Full => return Err(Errno::IO),
-        _ => {
-            let (file, len) = files.open_name(cx, name)?;
-            match read_header(cx, letter, &*file, len)? {
-                Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),
-                None => (None, Needs::Nothing),
-            }
-        }
+        _ => match files.header(cx, letter, number)? {
+            Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),
+            None => (None, Needs::Nothing),
+        },
     };
     let from_header = header.filter(|version| version.number == number);
     if from_header.is_none() && !matches!(needs, Needs::Nothing | Needs::NoContent) && known.is_none() {

@@ -45,12 +45,11 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// `ENOENT` if the name has no head that is a regular file; those of the layer below.
     fn head(&self, cx: &Cx<'_>) -> Result<Arc<dyn Content>>;
 
-    /// Returns the content of a version of content-addressed blocks ([`Letter::Blocks`]), whose
-    /// file has `len` bytes.
+    /// Returns the content of a content-addressed version ([`Letter::Blocks`]).
     ///
     /// # Errors
     /// `EIO` if it is damaged, or if there is no block store; those of the layer below.
-    fn blocks(&self, cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<Arc<dyn Content>>;
+    fn blocks(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Content>>;
 }
 
 /// The versions that the content of one may come from, in ascending order. The head follows them.
@@ -119,16 +118,18 @@ pub(crate) fn open_member(cx: &Cx<'_>, source: &dyn Source, letter: Letter, numb
     if matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed) {
         return Err(Errno::IO);
     }
+    if letter == Letter::Blocks {
+        return source.blocks(cx, number).map(Member::Whole);
+    }
     let (file, len) = source.open(cx, letter, number)?;
     Ok(match letter {
         Letter::Full => Member::Whole(Arc::new(Plain::new(file, len))),
         Letter::Compressed => Member::Whole(Arc::new(Compressed::open(cx, file, len)?)),
-        Letter::Blocks => Member::Whole(source.blocks(cx, file, len)?),
         Letter::Sparse => Member::Partial(Arc::new(SparseBlocks::open(cx, file, len)?)),
         Letter::SparseCompressed => Member::Partial(Arc::new(SparseCompressed::open(cx, file, len)?)),
         Letter::Delta => Member::Partial(Arc::new(Delta::open(cx, file, len)?)),
         Letter::Text => Member::Partial(Arc::new(Text::open(cx, file, len)?)),
-        Letter::Directory | Letter::Special | Letter::Renamed => return Err(Errno::IO),
+        Letter::Blocks | Letter::Directory | Letter::Special | Letter::Renamed => return Err(Errno::IO),
     })
 }
 

@@ -1,14 +1,35 @@
 //! The directory that contains the files of a set.
 
 use crate::content::Content;
+use crate::header::Header;
 use crate::names::{Letter, version_name};
-use crate::reconstruct::Source;
+use crate::reconstruct::{Source, Stored, read_header};
 use core::fmt;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
-/// Returns the content of a version of content-addressed blocks: [`Source::blocks`].
-pub type OpenBlocks = dyn Fn(&Cx<'_>, Arc<dyn OpenFile>, u64) -> Result<Arc<dyn Content>> + Send + Sync;
+/// The content-addressed versions of a volume.
+pub trait Blocks: Send + Sync + fmt::Debug {
+    /// Opens the version with this number in the block store.
+    ///
+    /// # Errors
+    /// `EIO` if it is missing or damaged; those of the layer below.
+    fn open(&self, cx: &Cx<'_>, id: u64) -> Result<(Header, Arc<dyn Content>)>;
+}
+
+/// Returns the target of the symbolic link that is the file of a content-addressed version: its
+/// number in the block store, in hexadecimal digits.
+#[must_use]
+pub fn block_target(id: u64) -> Vec<u8> {
+    format!("{id:x}").into_bytes()
+}
+
+/// Returns the number that such a target contains. `None` if it is none.
+#[must_use]
+pub fn block_id(target: &[u8]) -> Option<u64> {
+    let id = u64::from_str_radix(core::str::from_utf8(target).ok()?, 16).ok()?;
+    (*block_target(id) == *target).then_some(id)
+}
 
 /// The files of one set in a store.
 #[derive(Clone)]
@@ -19,8 +40,8 @@ pub struct StoreFiles {
     pub stem: Vec<u8>,
     /// The head, if it is a regular file.
     pub head: Option<Arc<dyn Content>>,
-    /// Opens content-addressed versions; without it they are `EIO`.
-    pub blocks: Option<Arc<OpenBlocks>>,
+    /// The content-addressed versions; without them they are `EIO`.
+    pub blocks: Option<Arc<dyn Blocks>>,
 }
 
 impl StoreFiles {
@@ -38,6 +59,35 @@ impl StoreFiles {
     }
 }
 
+impl StoreFiles {
+    /// Opens a content-addressed version ([`Letter::Blocks`]).
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` if it is damaged; those of the layer below.
+    pub fn open_blocks(&self, cx: &Cx<'_>, number: u64) -> Result<(Header, Arc<dyn Content>)> {
+        let name = version_name(&self.stem, Letter::Blocks, number);
+        let entry = self.dir.lookup(cx, Name::new(&name)?)?.ok_or(Errno::NOENT)?;
+        if entry.attr.kind() != vnode::Kind::Symlink {
+            return Err(Errno::IO);
+        }
+        let id = block_id(&entry.vnode.readlink(cx)?).ok_or(Errno::IO)?;
+        self.blocks.as_ref().ok_or(Errno::IO)?.open(cx, id)
+    }
+
+    /// Reads the header of a version file. `None` for a format that has none.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` if it is damaged; those of the layer below.
+    pub fn header(&self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<Option<Stored>> {
+        if letter == Letter::Blocks {
+            let (header, _) = self.open_blocks(cx, number)?;
+            return Ok(Some(Stored { header, base: None }));
+        }
+        let (file, len) = self.open_name(cx, &version_name(&self.stem, letter, number))?;
+        read_header(cx, letter, &*file, len)
+    }
+}
+
 impl Source for StoreFiles {
     fn open(&self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Arc<dyn OpenFile>, u64)> {
         self.open_name(cx, &version_name(&self.stem, letter, number))
@@ -47,8 +97,8 @@ impl Source for StoreFiles {
         self.head.clone().ok_or(Errno::NOENT)
     }
 
-    fn blocks(&self, cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<Arc<dyn Content>> {
-        self.blocks.as_ref().ok_or(Errno::IO)?(cx, file, len)
+    fn blocks(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Content>> {
+        self.open_blocks(cx, number).map(|(_, content)| content)
     }
 }
 

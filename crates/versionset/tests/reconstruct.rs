@@ -45,8 +45,8 @@ impl Source for Many {
         self.set.head(cx)
     }
 
-    fn blocks(&self, cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<Arc<dyn Content>> {
-        self.set.blocks(cx, file, len)
+    fn blocks(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Content>> {
+        self.set.blocks(cx, number)
     }
 }
 

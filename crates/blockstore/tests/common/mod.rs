@@ -20,6 +20,7 @@ pub(crate) fn options() -> Options {
         pack_size: 8192,
         cache: 16 << 10,
         garbage_percent: 10,
+        read_only: false,
     }
 }
 

@@ -9,6 +9,7 @@ use super::when::local;
 use crate::exit::Failure;
 use crate::tool::print;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 
@@ -64,7 +65,7 @@ pub(crate) fn tags(dir: &Path, json: bool, now: &Now) -> Result<(), Failure> {
 /// # Errors
 /// No such version, or no permission.
 pub(crate) fn pin(path: &Path, number: u64, on: bool) -> Result<(), Failure> {
-    let place = existing(path, number)?;
+    let place = existing(path, &[number])?;
     let word: &[u8] = if on { b"on" } else { b"off" };
     place.dir.command("pin", &place.name, &[number.to_string().as_bytes(), word]).map(|_| ())
 }
@@ -74,14 +75,16 @@ pub(crate) fn pin(path: &Path, number: u64, on: bool) -> Result<(), Failure> {
 /// # Errors
 /// No such version, or no permission.
 pub(crate) fn annotate(path: &Path, number: u64, text: &[u8]) -> Result<(), Failure> {
-    let place = existing(path, number)?;
+    let place = existing(path, &[number])?;
     place.dir.command("annotate", &place.name, &[number.to_string().as_bytes(), &escape(text)]).map(|_| ())
 }
 
-/// Finds the place of a file that has a version with this number.
-fn existing(path: &Path, number: u64) -> Result<Place, Failure> {
+/// Finds the place of a file that has versions with these numbers.
+fn existing(path: &Path, numbers: &[u64]) -> Result<Place, Failure> {
+    // Listed once: a file may have 100,000 versions.
     let (place, list) = Place::with_history(path)?;
-    if list.versions.iter().all(|version| version.number != number) {
+    let known: HashSet<u64> = list.versions.iter().map(|version| version.number).collect();
+    if let Some(number) = numbers.iter().find(|number| !known.contains(number)) {
         return Err(Failure::usage(format!("{}: no version {number}; see versionctl log", shown(path))));
     }
     Ok(place)
@@ -92,11 +95,7 @@ fn existing(path: &Path, number: u64) -> Result<Place, Failure> {
 /// # Errors
 /// No such version, no permission, or the answer is no.
 pub(crate) fn discard(path: &Path, numbers: &[u64], yes: bool) -> Result<(), Failure> {
-    let mut place = None;
-    for number in numbers {
-        place = Some(existing(path, *number)?);
-    }
-    let Some(place) = place else { return Ok(()) };
+    let place = existing(path, numbers)?;
     let count = if numbers.len() == 1 { "1 version".to_owned() } else { format!("{} versions", numbers.len()) };
     if !yes && std::io::stdin().is_terminal() && !agreed(&format!("{}: discard {count} for good?", shown(path))) {
         return Err(Failure::usage("nothing was discarded"));

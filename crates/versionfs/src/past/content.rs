@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::history::At;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Content, Letter, Members, Plain, Source, StoreFiles, Version};
+use versionset::{Content, Letter, Members, Plain, Source, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where the bytes and attributes of a past file are.
@@ -144,13 +144,8 @@ pub(crate) fn open_version(
     head: Option<&Arc<dyn Vnode>>,
 ) -> Result<Arc<dyn Content>> {
     let members = Members::of(locked.index(), number).ok_or(Errno::STALE)?;
-    let source = StoreFiles {
-        dir: locked.store_dir().ok_or(Errno::IO)?,
-        stem: locked.set.stem.to_vec(),
-        head: head.map(|head| head_content(cx, head)).transpose()?,
-        blocks: None,
-    };
-    let source: Arc<dyn Source> = Arc::new(source);
+    let head = head.map(|head| head_content(cx, head)).transpose()?;
+    let source: Arc<dyn Source> = Arc::new(locked.files(head).ok_or(Errno::IO)?);
     versionset::open_version(cx, &source, members)
 }
 

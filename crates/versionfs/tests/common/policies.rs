@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use versionfs::{Options, PolicyHost, PolicySource, VersionFs};
 use versionpolicy::{AdminConfig, External, UserConfig};
 use versionset::{
-    Condition, Content, Index, Letter, Members, Plain, STORE, Source, StoreFiles, index_name, open_version, stem_of,
+    Blocks, Condition, Content, Header, Index, Letter, Members, Plain, STORE, Source, StoreFiles, index_name,
+    open_version, stem_of,
 };
 use vnode::{Cx, Layer, Name, OpenFlags, Time, Vnode};
 
@@ -114,6 +115,50 @@ pub(crate) fn head(layer: &dyn Layer, file: &[u8]) -> Option<Vec<u8>> {
     layer.root().lookup(&cx(), name(file)).unwrap().map(|entry| read_all(&*entry.vnode))
 }
 
+/// Reads the block store as another program would.
+#[derive(Debug)]
+struct InBlocks(Arc<MemFs>);
+
+#[derive(Debug)]
+struct InBlock(Vec<u8>);
+
+impl Content for InBlock {
+    fn size(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_at(&self, _: &Cx<'_>, out: &mut [u8], offset: u64) -> vnode::Result<usize> {
+        let from = self.0.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
+        let len = from.len().min(out.len());
+        out[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn plain(&self) -> Option<&Arc<dyn vnode::OpenFile>> {
+        None
+    }
+}
+
+fn block_store(lower: &Arc<MemFs>) -> Option<Arc<blockstore::BlockStore>> {
+    let dir = store(lower)?.lookup(&cx(), name(b";blocks")).unwrap()?.vnode;
+    let options = blockstore::Options { read_only: true, ..blockstore::Options::default() };
+    Some(blockstore::BlockStore::open(&cx(), dir, options).unwrap())
+}
+
+/// Returns how many versions are in the block store.
+pub(crate) fn block_count(lower: &Arc<MemFs>) -> usize {
+    block_store(lower).map_or(0, |store| store.ids(None, usize::MAX).len())
+}
+
+impl Blocks for InBlocks {
+    fn open(&self, cx: &Cx<'_>, id: u64) -> vnode::Result<(Header, Arc<dyn Content>)> {
+        let version = block_store(&self.0).unwrap().version(cx, blockstore::RecipeId(id))?;
+        let mut bytes = vec![0; usize::try_from(version.size()).unwrap()];
+        assert_eq!(version.read_at(cx, &mut bytes, 0)?, bytes.len());
+        Ok((Header::decode(version.header()).unwrap(), Arc::new(InBlock(bytes))))
+    }
+}
+
 /// Reconstructs a version from the lower files.
 pub(crate) fn version(lower: &Arc<MemFs>, file: &[u8], number: u64) -> vnode::Result<Vec<u8>> {
     let index = index(lower, file);
@@ -121,7 +166,8 @@ pub(crate) fn version(lower: &Arc<MemFs>, file: &[u8], number: u64) -> vnode::Re
         let file = entry.vnode.open(&cx(), OpenFlags::RDONLY).unwrap();
         Arc::new(Plain::new(file, entry.attr.size)) as Arc<dyn Content>
     });
-    let files = StoreFiles { dir: store(lower).unwrap(), stem: stem_of(file), head, blocks: None };
+    let blocks: Option<Arc<dyn Blocks>> = Some(Arc::new(InBlocks(Arc::clone(lower))));
+    let files = StoreFiles { dir: store(lower).unwrap(), stem: stem_of(file), head, blocks };
     let source: Arc<dyn Source> = Arc::new(files);
     let content = open_version(&cx(), &source, Members::of(&index, number).ok_or(vnode::Errno::NOENT)?)?;
     let mut bytes = vec![0; usize::try_from(content.size()).unwrap()];

@@ -65,7 +65,9 @@ pub(crate) fn correct(magic: &[u8; 8], bytes: &mut [u8]) {
         return;
     };
     // A table that is not compressed.
-    bytes.copy_within(table..table + 4, table + 4);
+    if bytes.len() >= table + 8 {
+        bytes.copy_within(table..table + 4, table + 4);
+    }
     put(bytes, table + 8, table..table + 8, table + 12..table + 12 + len);
 }
 
