@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let subject = Subject { path, name, size: 1000, uid: 1001, gid: 50, groups: &[50], process: None, time: None };
     let policy = policies.effective(&subject);
-    policies.explain(&subject);
+    let _ = policies.explain(&subject);
     let (versions, now) = (versions(path), Now { at: 2_000_000_000 * SECOND, utc_offset: 3600 });
     let decision = decide(&policy, &versions, now);
     for number in decision.discarded() {
