@@ -29,6 +29,8 @@ pub(crate) struct Core {
     /// The times that tags name, once they are known. Held while the tags are changed.
     pub(crate) tags: Mutex<Option<Arc<[Time]>>>,
     pub(crate) past: PastObjects,
+    /// Whether another server may change the version sets: they are read again at each use.
+    pub(crate) rereads: bool,
     uid: u32,
     gid: u32,
 }
@@ -49,9 +51,15 @@ impl Core {
             tokens: Tokens::default(),
             tags: Mutex::new(None),
             past: PastObjects::default(),
+            rereads: false,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         }
+    }
+
+    /// Returns the state of a layer that only reads, while another server may change the sets.
+    pub(crate) fn beside_another(self) -> Self {
+        Self { rereads: true, ..self }
     }
 
     /// Returns the caller's context as the server's user, for the layer's own files. It may block:
