@@ -6,6 +6,7 @@ use crate::exit::Failure;
 use crate::host_dir::{HostDir, Role, reason};
 use crate::options::Options;
 use crate::report::Directory;
+use crate::sole_layer;
 use core::time::Duration;
 use hostfs::{HostFs, HostOptions, Watch};
 use rustix::io::Errno;
@@ -75,6 +76,8 @@ pub struct Leaf {
     read_only: bool,
     /// Whether concurrent writes by another server must be excluded.
     claimed: bool,
+    /// The layer of which only one server may use the directory.
+    sole_layer: Option<&'static str>,
     /// The process in whose mount namespace it is found; `None` for this one.
     caller_pid: Option<u32>,
     found: Found,
@@ -99,7 +102,17 @@ impl Leaf {
     pub fn new(role: Role, given: PathBuf, read_only: bool) -> Self {
         let found = Found::Now(OnceLock::new());
         let is_changed = AtomicBool::new(false);
-        Self { given, role, read_only, claimed: false, caller_pid: None, found, is_changed, fd: OnceLock::new() }
+        Self {
+            given,
+            role,
+            read_only,
+            claimed: false,
+            sole_layer: None,
+            caller_pid: None,
+            found,
+            is_changed,
+            fd: OnceLock::new(),
+        }
     }
 
     /// Returns a directory that is not accessed before its layer opens it. It is never changed.
@@ -114,6 +127,7 @@ impl Leaf {
             role: Role::Branch,
             read_only: true,
             claimed: false,
+            sole_layer: None,
             caller_pid: None,
             found,
             is_changed: AtomicBool::new(false),
@@ -125,6 +139,13 @@ impl Leaf {
     #[must_use]
     pub fn claimed(self, claimed: bool) -> Self {
         Self { claimed: claimed && !self.read_only, ..self }
+    }
+
+    /// Sets the layer of which no other server may have one over this directory, unless the
+    /// directory is never changed.
+    #[must_use]
+    pub fn used_by_one(self, layer: Option<&'static str>) -> Self {
+        Self { sole_layer: layer.filter(|_| !self.read_only), ..self }
     }
 
     /// Sets the process in whose mount namespace the directory is found. Its path is then absolute
@@ -216,7 +237,9 @@ impl Leaf {
         };
         let layer = opened?;
         self.apply_access_times(&layer, leaf_options);
-        if let Some(place) = place.filter(|_| self.claimed) {
+        if let Some(sole) = self.sole_layer {
+            sole_layer::claim(sole, path, &layer)?;
+        } else if let Some(place) = place.filter(|_| self.claimed) {
             claim(&place.given, &layer);
         }
         let _known = self.fd.set(layer.directory().as_raw_fd());
@@ -234,11 +257,19 @@ impl Leaf {
     }
 }
 
+/// Waits until no other server writes to a directory. Returns false if one still does.
+///
+/// # Errors
+/// The `errno` of flock(2) if the file system has no locks.
+pub fn wait_for_claim(layer: &HostFs) -> Result<bool, Errno> {
+    layer.claim(CLAIM_TIMEOUT)
+}
+
 /// Waits until no other server writes to a directory. A server that was killed or just unmounted
 /// exits soon. Two mounts over one branch are permitted at the user's risk, so a timeout only
 /// warns.
 pub fn claim(branch: &Path, layer: &HostFs) {
-    match layer.claim(CLAIM_TIMEOUT) {
+    match wait_for_claim(layer) {
         Ok(true) => {}
         Ok(false) => {
             tracing::warn!("branch {}: another server still writes to it; unmount one of the two", branch.display());

@@ -75,6 +75,7 @@ pub mod report;
 pub mod sandbox;
 pub mod signals;
 pub mod snapmerge;
+pub mod sole_layer;
 pub mod stack;
 pub mod stats;
 pub mod strata;

@@ -61,6 +61,13 @@ pub fn mount_over(real: &Path) -> Option<PathBuf> {
     })
 }
 
+/// Returns the mount point of a mount in this namespace over exactly the directory `real`.
+#[must_use]
+pub fn mount_of(real: &Path) -> Option<PathBuf> {
+    let over = |mount: &Mount| find(mount.point()).unwrap_or_default().iter().any(|lower| lower.path == real);
+    mountinfo::read().into_iter().filter(is_ours).find(over).map(|mount| mount.point().to_owned())
+}
+
 /// Whether the mount has a type of Strata. Other file systems are not accessed, since they might
 /// hang.
 fn is_ours(mount: &Mount) -> bool {

@@ -128,13 +128,15 @@ impl Tree {
     /// Names the layer, the option and the reason.
     pub fn of(spec: StackSpec, context: &TreeContext) -> Result<Self, Failure> {
         let above = spec.layers.into_iter().map(|layer| LayerNode::of(layer, context));
-        let above = above.collect::<Result<_, _>>()?;
+        let above = above.collect::<Result<Vec<_>, _>>()?;
         let bottom = match spec.bottom {
             BottomSpec::Directory { path, read_only } => {
-                let read_only = read_only || context.branch.never_changed;
+                let read_only =
+                    read_only || context.branch.never_changed || above.iter().any(|layer| layer.needs.read_only);
                 let counts = context.metered.then(|| Counts::leaked("directory"));
                 let mode = if read_only { "ro" } else { "rw" };
-                Bottom::Directory { leaf: leaf(path, read_only, context)?, mode, counts }
+                let sole = above.iter().find(|layer| layer.needs.sole_user).map(|layer| layer.spec.kind.name);
+                Bottom::Directory { leaf: leaf(path, read_only, context)?.used_by_one(sole), mode, counts }
             }
             BottomSpec::Branches(layer, branches) => Bottom::Branches(FanOut::of(layer, branches, context)?),
         };
@@ -257,6 +259,7 @@ impl Tree {
             // A layer over branches assigns its own directory positions, which hides those of its
             // branches.
             narrow_positions: chain.into_iter().any(|layer| layer.needs.narrow_positions),
+            sole_user: all.iter().any(|needs| needs.sole_user),
             warns: all.iter().find_map(|needs| needs.warns),
         }
     }

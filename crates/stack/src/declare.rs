@@ -86,6 +86,8 @@ pub struct Needs {
     pub cache: Option<Duration>,
     /// Directory offsets are limited to 31 bits.
     pub narrow_positions: bool,
+    /// No other server may have a layer with this need over the same directory.
+    pub sole_user: bool,
     /// The layer's purpose is to log warnings. On a system with neither journal nor syslog, they
     /// are written to this file.
     pub warns: Option<&'static str>,
@@ -93,7 +95,8 @@ pub struct Needs {
 
 impl Needs {
     /// No requirements.
-    pub const NONE: Self = Self { read_only: false, cache: None, narrow_positions: false, warns: None };
+    pub const NONE: Self =
+        Self { read_only: false, cache: None, narrow_positions: false, sole_user: false, warns: None };
 }
 
 /// The text of a manual page and of `--help`. The text common to all layers is added to it.

@@ -5,7 +5,7 @@ use crate::options::{CopyOn, NoSpace, Options, Storage};
 use crate::past::PastDir;
 use crate::policy::{MountPolicies, PolicySource};
 use crate::upcalls::SharedStops;
-use stack::{Build, LayerType, OptionSpec, Settings, Traits};
+use stack::{Build, LayerType, Needs, OptionSpec, Settings, Traits};
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode, forward};
@@ -60,8 +60,15 @@ pub const LAYER: LayerType = LayerType {
         },
     ],
     build: Build::Over(&build),
-    traits: Traits::NONE,
+    traits: Traits { needs: |settings| Ok(needs(settings)), ..Traits::NONE },
 };
+
+/// The indexes are in memory, too, so another server must not change them. Only a view of the past,
+/// which changes nothing, is possible beside it.
+fn needs(settings: &Settings) -> Needs {
+    let is_past = settings.has("at");
+    Needs { read_only: is_past, sole_user: !is_past, ..Needs::NONE }
+}
 
 /// The words of the option `storage`.
 const STORAGES: &str = "full, compress, sparse, sparse-compress, delta, text, blocks";

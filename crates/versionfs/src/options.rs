@@ -84,7 +84,8 @@ pub struct Options {
     pub comprehensive: bool,
     /// Whether every directory has a hidden directory `.versions`.
     pub versions: bool,
-    /// Whether only the past is shown, while another mount may change the files.
+    /// Whether only the past is shown, while another server may change the version sets: they are
+    /// read again at each use.
     pub read_only: bool,
     /// Whether a thread converts versions and applies the policies. Otherwise only commands do.
     pub background: bool,

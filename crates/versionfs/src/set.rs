@@ -67,6 +67,8 @@ struct State {
 pub(crate) struct Locked<'a> {
     pub(crate) set: &'a Set,
     state: MutexGuard<'a, State>,
+    /// Whether another server may be changing the set: then this one changes it only in memory.
+    is_foreign: bool,
 }
 
 /// A version that was made.
@@ -213,8 +215,8 @@ impl Set {
     /// below.
     pub(crate) fn lock<'a>(&'a self, core: &Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
-        let mut locked = Locked { set: self, state };
-        if !locked.state.is_loaded {
+        let mut locked = Locked { set: self, state, is_foreign: core.options.read_only };
+        if !locked.state.is_loaded || locked.is_foreign {
             locked.load(core, &core.server(cx))?;
         }
         Ok(locked)
@@ -374,6 +376,9 @@ impl Locked<'_> {
 
     /// Writes the index anew.
     pub(crate) fn rewrite(&mut self, cx: &Cx<'_>) -> Result<()> {
+        if self.is_foreign {
+            return Ok(());
+        }
         let store = self.store(cx)?;
         let bytes = self.state.index.to_bytes();
         let (temporary, name) = (new_index_name(&self.set.stem), index_name(&self.set.stem));
@@ -429,6 +434,10 @@ impl Locked<'_> {
     /// # Errors
     /// Those of the layer below. Then the set is as before, but may be read again.
     pub(crate) fn append(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+        if self.is_foreign {
+            records.iter().for_each(|record| self.state.index.apply(record.clone()));
+            return Ok(());
+        }
         let store = self.store(cx)?;
         let mut log = Vec::new();
         if self.state.log_len == 0 {
@@ -566,6 +575,9 @@ impl Locked<'_> {
 
     /// Removes the file of a version, if it exists.
     pub(crate) fn remove(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
+        if self.is_foreign {
+            return Ok(());
+        }
         let store = self.store(cx)?;
         let name = version_name(&self.set.stem, letter, number);
         let name = Name::new(&name)?;

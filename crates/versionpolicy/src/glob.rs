@@ -18,6 +18,33 @@ pub(crate) struct Glob {
     alternatives: Vec<Matcher>,
 }
 
+/// A pattern for paths, as in the selectors of a policy.
+#[derive(Clone, Debug)]
+pub struct PathPattern {
+    glob: Glob,
+    /// Whether only the last name of a path is matched.
+    is_name: bool,
+}
+
+impl PathPattern {
+    /// Compiles a pattern: `*` (not a slash), `**` (anything), `?`, `[a-z]`, `[!a-z]`, `{a,b}`. With
+    /// a slash it is matched with the whole path, otherwise with the last name.
+    ///
+    /// # Errors
+    /// What is wrong and what to write instead.
+    pub fn new(pattern: &[u8]) -> Result<Self, String> {
+        let is_name = !pattern.contains(&b'/');
+        Ok(Self { glob: Glob::from_bytes(pattern, if is_name { Kind::Name } else { Kind::Path })?, is_name })
+    }
+
+    /// Whether the pattern matches an absolute path.
+    #[must_use]
+    pub fn matches(&self, path: &[u8]) -> bool {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        self.glob.matches(if self.is_name { name } else { path })
+    }
+}
+
 /// One alternative of a pattern. The common forms have a matcher that is faster than the automaton.
 #[derive(Clone, Debug)]
 enum Matcher {

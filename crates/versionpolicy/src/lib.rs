@@ -46,6 +46,7 @@ pub use config::{Accounts, AdminConfig, Parsed, UserConfig};
 pub use daytime::LocalTime;
 pub use explain::Reason;
 pub use external::{AnswerError, MAX_ANSWER, apply_answer, request_json};
+pub use glob::PathPattern;
 pub use policies::{Effective, External, Needs, Policies, Subject};
 pub use problem::{Problem, Severity};
 pub use range::{NO_LIMIT, Range};

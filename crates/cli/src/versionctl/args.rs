@@ -9,6 +9,7 @@ use super::when::{self, FORMS, When};
 use crate::exit::Failure;
 use clap::Args;
 use jiff::{Timestamp, Zoned};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The present time, in the user's time zone.
@@ -37,6 +38,24 @@ pub struct LogArgs {
     /// Which changes.
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `audit`
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Any directory in the mount.
+    #[arg(default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// Which operations.
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Operations on paths that match: with a slash, the path from the root of the mount, otherwise
+    /// the last name. * ? [a-z] {a,b}; ** matches across directories.
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) path: Option<OsString>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,6 +1,6 @@
 //! Commands to the layer versionfs, sent to a directory.
 
-use super::reply::{self, List, Named, Version, escape, time_field};
+use super::reply::{self, List, LogLine, Named, Version, escape, time_field};
 use super::text::shown;
 use crate::channel;
 use crate::exit::Failure;
@@ -139,6 +139,29 @@ impl Dir {
             all.extend(part);
             let Some(next) = more else { return Ok(all) };
             after = escape(&next);
+        }
+        Err(self.garbled(COMMAND))
+    }
+
+    /// Calls `visit` for each line of the audit log, in order.
+    ///
+    /// # Errors
+    /// Not on versionfs, or neither root nor the mounting user.
+    pub(crate) fn audit_log(&self, visit: &mut dyn FnMut(LogLine)) -> Result<(), Failure> {
+        const COMMAND: &str = "versionfs.log";
+        let mut input = Vec::new();
+        for _ in 0..MAX_PARTS {
+            let bytes = self.send(COMMAND, &input).map_err(|error| match error {
+                Error::Refused(Errno::PERM) => Failure::usage(format!(
+                    "{}: only root and the mounting user may read the audit log; use sudo",
+                    shown(&self.path)
+                )),
+                error => failure(&self.path, COMMAND, error),
+            })?;
+            let (part, more) = reply::log(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
+            part.into_iter().for_each(&mut *visit);
+            let Some(next) = more else { return Ok(()) };
+            input = next.to_string().into_bytes();
         }
         Err(self.garbled(COMMAND))
     }

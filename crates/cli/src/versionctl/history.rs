@@ -1,7 +1,7 @@
 //! Events of files and directories: what `versionctl log` shows, and what a restore undoes.
 
 use super::client::Dir;
-use super::reply::{Kind, List, Named, Version};
+use super::reply::{Kind, List, Named, Version, Who};
 use crate::exit::Failure;
 use jiff::Timestamp;
 use std::path::PathBuf;
@@ -25,10 +25,14 @@ pub(crate) struct Filter {
 impl Filter {
     /// Whether the change that ended the version is wanted.
     pub(crate) fn admits(&self, version: &Version) -> bool {
-        let by = &version.by;
+        self.admits_change(version.died, &version.by)
+    }
+
+    /// Whether a change at this time by this process is wanted.
+    pub(crate) fn admits_change(&self, time: Timestamp, by: &Who) -> bool {
         let is = |wanted: Option<u32>, found| wanted.is_none_or(|wanted| wanted == found);
-        self.since.is_none_or(|since| since <= version.died)
-            && self.until.is_none_or(|until| version.died <= until)
+        self.since.is_none_or(|since| since <= time)
+            && self.until.is_none_or(|until| time <= until)
             && is(self.uid, by.uid)
             && is(self.pid, by.pid)
             && is(self.session, by.sid)

@@ -7,10 +7,11 @@
 //! | times and tags; versions by number, time or tag | `when`, `args` |
 //! | events in a tree, what undoes them | `history` |
 //! | writing an old state to its place | `put` |
-//! | subcommands | `log`, `diff`, `restore`, `manage`, `usage`, `browse` |
+//! | subcommands | `log`, `audit`, `diff`, `restore`, `manage`, `usage`, `browse` |
 //! | names, users and columns as text | `text` |
 
 mod args;
+mod audit;
 mod browse;
 mod client;
 mod diff;
@@ -69,6 +70,18 @@ Examples:
   versionctl log --json --user alice src
 
 Exit status: 0 success; 1 no such file, or no permission; 32 not a mount with versionfs.";
+
+const AUDIT_HELP: &str = "\
+Each line is an operation that changed something, oldest first. A mount has an audit log with the option comprehensive; \
+otherwise it contains the activity of those users whom /etc/versionfs.conf has logged.
+
+Examples:
+  versionctl audit
+  versionctl audit --since '1h ago' --user alice --path '/projects/**'
+  versionctl audit --json --pid 4711 /home
+
+Exit status: 0 success; 1 wrong arguments, or neither root nor the mounting user; 32 not a mount with versionfs; \
+5 part of the log is damaged.";
 
 const DIFF_HELP: &str = "\
 Examples:
@@ -148,6 +161,13 @@ pub enum Command {
         /// What to list.
         #[command(flatten)]
         args: args::LogArgs,
+    },
+    /// List the operations in the audit log.
+    #[command(after_help = AUDIT_HELP)]
+    Audit {
+        /// Which ones.
+        #[command(flatten)]
+        args: args::AuditArgs,
     },
     /// Compare two versions of a file. Default: the newest version and the present state.
     #[command(after_help = DIFF_HELP)]
@@ -339,6 +359,7 @@ pub fn execute(command: &Command) -> Result<Exit, Failure> {
             let colour = diff::wants_colour();
             return diff::run(path, from.as_deref(), to.as_deref(), colour, &now);
         }
+        Command::Audit { args } => return audit::run(args, &now),
         Command::Restore { args } => return restore::run(args, &now),
         Command::Log { args } => log::run(args, &now),
         Command::Cat { path, version } => diff::cat(path, version, &now),

@@ -195,6 +195,72 @@ pub(crate) fn list(reply: &[u8]) -> Option<List> {
     Some(list)
 }
 
+/// A record of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) number: u64,
+    pub(crate) time: Timestamp,
+    /// `write`, `unlink`...
+    pub(crate) operation: String,
+    /// 0: it succeeded.
+    pub(crate) errno: i32,
+    pub(crate) inode: u64,
+    /// Its path in the mount; empty if it had no name.
+    pub(crate) path: Vec<u8>,
+    /// The path that a rename or link gave it; empty for other operations.
+    pub(crate) new_path: Vec<u8>,
+    /// Offset and length in bytes, of a write.
+    pub(crate) range: (u64, u64),
+    pub(crate) text: Vec<u8>,
+    /// The numbers of the versions that the operation made: `3,1n`, `n` for those of the new path.
+    pub(crate) versions: String,
+    pub(crate) by: Who,
+    pub(crate) gid: u32,
+}
+
+/// A line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogLine {
+    Record(Box<Recorded>),
+    /// Bytes that are no record: segment, offset, length.
+    Damage(u64, u64, u64),
+}
+
+/// Parses a reply of `versionfs.log`: one part of the lines, and the number to continue at.
+pub(crate) fn log(reply: &[u8]) -> Option<(Vec<LogLine>, Option<u64>)> {
+    let (mut all, mut more) = (Vec::new(), None);
+    for fields in lines(reply) {
+        match *fields {
+            [b"more", at, ..] => more = Some(number(at)?),
+            [b"damaged", segment, at, len, ..] => {
+                all.push(LogLine::Damage(number(segment)?, number(at)?, number(len)?));
+            }
+            [first, ..] if !first.first().is_some_and(u8::is_ascii_digit) => {}
+            _ => all.push(LogLine::Record(Box::new(recorded(&fields)?))),
+        }
+    }
+    Some((all, more))
+}
+
+fn recorded(fields: &[&[u8]]) -> Option<Recorded> {
+    let [n, at, operation, errno, inode, _, path, _, new_path, rest @ ..] = fields else { return None };
+    let [offset, len, words, versions, uid, gid, pid, sid, comm, ..] = rest else { return None };
+    Some(Recorded {
+        number: number(n)?,
+        time: time(at)?,
+        operation: text(operation)?.to_owned(),
+        errno: number(errno)?,
+        inode: number(inode)?,
+        path: optional(path)?,
+        new_path: optional(new_path)?,
+        range: (number(offset)?, number(len)?),
+        text: optional(words)?,
+        versions: String::from_utf8(optional(versions)?).ok()?,
+        by: Who { uid: number(uid)?, pid: number(pid)?, sid: number(sid)?, comm: optional(comm)? },
+        gid: number(gid)?,
+    })
+}
+
 fn version(fields: &[&[u8]]) -> Option<Version> {
     let [n, letter, kind, size, stored, mode, uid, gid, mtime, born, died, op, by @ ..] = fields else { return None };
     let [by_uid, pid, sid, comm, flags, note, ..] = by else { return None };

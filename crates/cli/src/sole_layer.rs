@@ -1,0 +1,88 @@
+//! A layer that keeps state about the directory below it, such as versionfs its indexes, is mounted
+//! once over a directory: two servers would overwrite each other's state.
+
+use crate::exit::Failure;
+use crate::leaf::{OpenFailure, wait_for_claim};
+use crate::lower;
+use hostfs::HostFs;
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Claims a directory for this server. The kernel releases the claim when the server has ended,
+/// even if it is killed.
+///
+/// # Errors
+/// Another server uses the directory: names its mount and process, and what to do.
+pub fn claim(layer: &'static str, path: &Path, host: &HostFs) -> Result<(), OpenFailure> {
+    match wait_for_claim(host) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let point = lower::mount_of(path).map(|point| format!("the mount at {}", point.display()));
+            let point = point.unwrap_or_else(|| "a mount outside of this mount namespace".to_owned());
+            let process = holder(host).map(|pid| format!(", process {pid}")).unwrap_or_default();
+            let past =
+                if layer == "versionfs" { ", or mount a read-only view of the past with -o at=TIME" } else { "" };
+            let reason = format!(
+                "directory {}: in use by {point}{process}; {layer} can be mounted over a directory only once; use that mount, \
+                 unmount it first{past}",
+                path.display()
+            );
+            Err(OpenFailure { failure: Failure::mount(reason), errno: Errno::BUSY, is_directory: true })
+        }
+        Err(errno) => {
+            tracing::warn!(
+                %errno,
+                "directory {}: its file system has no locks; mount {layer} over it only once",
+                path.display()
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Returns the process that has the directory locked, from /proc/locks.
+fn holder(host: &HostFs) -> Option<u32> {
+    let stat = rustix::fs::fstat(host.directory()).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    find_holder(&locks, &format!("{major:02x}:{minor:02x}:{}", stat.st_ino))
+}
+
+/// Finds the process with a flock(2) lock on a file in the text of /proc/locks.
+fn find_holder(locks: &str, file: &str) -> Option<u32> {
+    let mut fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    fields.find_map(|fields| match *fields {
+        [_, "FLOCK", _, _, pid, at, ..] if at == file => pid.parse().ok().filter(|pid| *pid != 0),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostfs::HostOptions;
+
+    #[test]
+    fn the_holder_is_named() {
+        let locks = "1: POSIX  ADVISORY  WRITE 1 08:01:77 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 2 08:01:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 4711 08:01:77 0 EOF\n4: FLOCK  ADVISORY  WRITE 5 08:01:78 0 EOF\n";
+        assert_eq!(find_holder(locks, "08:01:77"), Some(4711));
+        assert_eq!(find_holder(locks, "08:01:79"), None);
+        assert_eq!(find_holder("garbage", "08:01:77"), None);
+    }
+
+    #[test]
+    fn only_one_server_gets_the_directory() {
+        let dir = std::env::temp_dir().join(format!("strata-sole-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let open = || HostFs::open(&dir, HostOptions::default()).unwrap();
+        let (first, second) = (open(), open());
+        claim("versionfs", &dir, &first).unwrap();
+        let refused = claim("versionfs", &dir, &second).unwrap_err();
+        let text = refused.failure.to_string();
+        assert!(text.contains(&dir.display().to_string()) && text.contains("at=TIME"), "{text}");
+        drop(first);
+        claim("versionfs", &dir, &second).unwrap();
+        std::fs::remove_dir(&dir).unwrap();
+    }
+}
