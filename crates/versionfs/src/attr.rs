@@ -81,7 +81,7 @@ impl VersionVnode {
         let is_session = changes.is_some() && file.is_some_and(crate::file::has_made);
         let head = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         let makes = !(is_new || is_session) || self.core.options.comprehensive;
-        if makes {
+        if makes && !self.head().is_excluded(cx, before)? {
             return self.head().version_before(cx, session, &*head, (before, cause), changes);
         }
         let range = changes.unwrap_or(0..0);

@@ -1,11 +1,12 @@
 //! Changes of whole version sets, the head included: rename, unlink, rmdir, chown, chmod (Versionfs
 //! paper, section 3.4). They make no version.
 
-use crate::change_versions::{copy_files, remove_file, remove_tree, set_attributes};
+use crate::change_versions::{copy_files, set_attributes};
 use crate::core::Core;
 use crate::history::{At, History};
 use crate::node::{VersionVnode, is_reserved};
 use crate::permission::{owns, require_owner, require_removable, require_writable};
+use crate::retain::remove_tree;
 use crate::set::Set;
 use std::sync::Arc;
 use versionset::Record;
@@ -105,8 +106,7 @@ pub(crate) fn remove(core: &Arc<Core>, cx: &Cx<'_>, at: &At, is_dir: bool) -> Re
         let versions: Vec<_> =
             locked.index().versions.values().map(|version| (version.letter, version.number)).collect();
         for (letter, number) in versions {
-            locked.append(&server, &[Record::Discarded(number)])?;
-            remove_file(&server, &mut locked, letter, number)?;
+            locked.discard_tail(&server, number, letter)?;
         }
         locked.remove_index(&server)?;
     }
@@ -118,7 +118,7 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
     let mut session = object.inode.wait_session();
     if head.attr.kind() == Kind::Directory {
         object.require_empty(cx)?;
-        remove_tree(cx, &at.dir, &at.name, 0)?;
+        remove_tree(cx, &at.dir, &at.name)?;
         core.sets.forget_dir(head.vnode.id());
         object.inode.bury(None);
         return Ok(());

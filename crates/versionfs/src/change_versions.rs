@@ -2,21 +2,10 @@
 
 use crate::core::Core;
 use crate::history::At;
-use crate::past::{head_content, open_version};
 use crate::permission::require_owner;
 use crate::set::{Locked, Set};
-use std::sync::Arc;
-use versionset::{Flags, Letter, MAX_NOTE, Record, StoreFiles, version_name};
-use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result, Vnode};
-
-/// Zstandard level of versions that are encoded anew because a newer one is discarded.
-const LEVEL: i32 = 3;
-
-/// Deepest tree of removed directories that is discarded.
-const MAX_DEPTH: usize = 1000;
-
-/// Bytes that are copied at once.
-const CHUNK: usize = 128 * 1024;
+use versionset::{Flags, MAX_NOTE, Record, version_name};
+use vnode::{Cx, Errno, Kind, Name, RenameFlags, Result};
 
 /// Discards versions of a name, the oldest first.
 pub(crate) fn discard(core: &Core, cx: &Cx<'_>, at: &At, numbers: &[u64]) -> Result<()> {
@@ -33,109 +22,9 @@ pub(crate) fn discard(core: &Core, cx: &Cx<'_>, at: &At, numbers: &[u64]) -> Res
     chosen.dedup_by_key(|seen| seen.version.number);
     for seen in chosen {
         cx.check()?;
-        discard_one(core, &core.server(cx), &seen.set, seen.version.number)?;
+        core.discard(&core.server(cx), &seen.set, seen.version.number, true)?;
     }
     Ok(())
-}
-
-/// Discards a version. Older ones get what they need of it first.
-pub(crate) fn discard_one(core: &Core, cx: &Cx<'_>, set: &Set, number: u64) -> Result<()> {
-    let head = set.head(core, cx)?.filter(|head| head.kind() == Kind::Regular);
-    let inode = head.as_ref().map(|head| core.inodes.get(head.id()));
-    let mut session = inode.as_ref().map(|inode| inode.wait_session());
-    let mut locked = set.lock(core, cx)?;
-    let Some(letter) = locked.index().versions.get(&number).map(|version| version.letter) else {
-        // Somebody else discarded it meanwhile.
-        return Ok(());
-    };
-    if let Some(session) = &mut session {
-        // The file that receives blocks may be replaced or removed. The next write finds out.
-        session.active = None;
-    }
-    if !is_object(letter) {
-        absorb(cx, &mut locked, number, head.as_ref())?;
-    }
-    locked.append(cx, &[Record::Discarded(number)])?;
-    remove_file(cx, &mut locked, letter, number)?;
-    make_dependent_sparse(cx, &mut locked, head.as_ref())
-}
-
-/// Whether the version file is the object itself or refers to it.
-const fn is_object(letter: Letter) -> bool {
-    matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed)
-}
-
-fn absorb(cx: &Cx<'_>, locked: &mut Locked<'_>, number: u64, head: Option<&Arc<dyn Vnode>>) -> Result<()> {
-    let files = StoreFiles {
-        dir: locked.store_dir().ok_or(Errno::IO)?,
-        stem: locked.set.stem.to_vec(),
-        head: head.map(|head| head_content(cx, head)).transpose()?,
-        blocks: None,
-    };
-    for (older, letter) in versionset::absorb(cx, &files, locked.index(), number, LEVEL)? {
-        let before = locked.index().versions.get(&older).map(|version| version.letter);
-        locked.append(cx, &[Record::Converted { number: older, letter }])?;
-        if let Some(before) = before.filter(|before| *before != letter) {
-            locked.remove(cx, before, older)?;
-        }
-    }
-    Ok(())
-}
-
-/// Makes the newest version an ordinary file if it depends on the head in a format to which no
-/// blocks can be added.
-fn make_dependent_sparse(cx: &Cx<'_>, locked: &mut Locked<'_>, head: Option<&Arc<dyn Vnode>>) -> Result<()> {
-    let Some((number, letter)) = locked.dependent().filter(|(_, letter)| *letter != Letter::Sparse) else {
-        return Ok(());
-    };
-    let content = open_version(cx, locked, number, head)?;
-    let (store, stem) = (locked.store(cx)?, locked.set.stem.to_vec());
-    let temporary = versionset::new_version_name(&stem, Letter::Full, number);
-    versionset::replace(cx, &store, &temporary, &version_name(&stem, Letter::Full, number), |file| {
-        let mut buffer = vec![0; CHUNK];
-        let mut done = 0;
-        while done < content.size() {
-            let len = content.read_at(cx, &mut buffer, done)?;
-            if len == 0 {
-                return Err(Errno::IO);
-            }
-            versionset::write_full(cx, &*file, buffer.get(..len).unwrap_or_default(), done)?;
-            done += len as u64;
-        }
-        Ok(())
-    })?;
-    locked.append(cx, &[Record::Converted { number, letter: Letter::Full }])?;
-    locked.remove(cx, letter, number)
-}
-
-/// Removes the file of a version, with everything in it if it is a directory.
-pub(crate) fn remove_file(cx: &Cx<'_>, locked: &mut Locked<'_>, letter: Letter, number: u64) -> Result<()> {
-    if letter != Letter::Directory {
-        return locked.remove(cx, letter, number);
-    }
-    let store = locked.store(cx)?;
-    remove_tree(cx, &store, &version_name(&locked.set.stem, letter, number), 0)
-}
-
-/// Removes an entry with everything below it.
-pub(crate) fn remove_tree(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], depth: usize) -> Result<()> {
-    if depth > MAX_DEPTH {
-        return Err(Errno::LOOP);
-    }
-    let name = Name::new(name)?;
-    let Some(entry) = dir.lookup(cx, name)? else { return Ok(()) };
-    if entry.vnode.kind() != Kind::Directory {
-        return dir.unlink(cx, name);
-    }
-    let mut names = Vec::new();
-    entry.vnode.readdir(cx, 0, &mut |entry| {
-        names.push(entry.name.as_bytes().to_vec());
-        true
-    })?;
-    for below in names {
-        remove_tree(cx, &entry.vnode, &below, depth + 1)?;
-    }
-    dir.rmdir(cx, name)
 }
 
 /// Changes the flags or the note of a version.

@@ -5,7 +5,7 @@ use crate::history::{At, Seen};
 use crate::past::{Body, PastDir, PastFile, PastKey, Target};
 use crate::reply::{MAX_REPLY, escape, field, head_word, time, unescape};
 use crate::sets_of_dir::names_with_sets;
-use crate::{change_sets, change_versions, tags, token};
+use crate::{change_sets, change_versions, commands_policy, tags, token};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use versionset::Letter;
@@ -16,7 +16,7 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-pub(crate) const ALL: [Command; 16] = [
+const ALL: [Command; 16] = [
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
@@ -87,6 +87,11 @@ pub(crate) const ALL: [Command; 16] = [
     },
 ];
 
+/// Returns the commands of the layer.
+pub(crate) fn all() -> impl Iterator<Item = Command> {
+    ALL.into_iter().chain(commands_policy::ALL)
+}
+
 /// A directory that commands are sent to.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -103,7 +108,7 @@ pub(crate) fn not_a_directory(_cx: &Cx<'_>, command: &str) -> Result<Vec<u8>> {
 
 /// Whether a command is one of this layer.
 pub(crate) fn is_own(command: &str) -> bool {
-    ALL.iter().any(|known| known.name == command)
+    all().any(|known| known.name == command)
 }
 
 impl Place<'_> {
@@ -127,6 +132,9 @@ impl Place<'_> {
             ("versionfs.at", _) => self.open_at(cx, input),
             ("versionfs.tags", []) => Ok(tags::text(&tags::read(self.core, cx)?)),
             ("versionfs.usage", []) => self.usage(cx),
+            (command, fields) if commands_policy::ALL.iter().any(|own| own.name == command) => {
+                self.run_policy(cx, command, fields)
+            }
             _ => self.change(cx, command, &fields).map(|()| Vec::new()),
         }
     }
@@ -217,6 +225,11 @@ impl Place<'_> {
         } else {
             Ok(At::new(self.lower, &name))
         }
+    }
+
+    /// Fails with `EACCES` if the caller may not search the directory.
+    pub(crate) fn require_search(&self, cx: &Cx<'_>) -> Result<()> {
+        self.require(cx, access::SEARCH)
     }
 
     fn require(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {

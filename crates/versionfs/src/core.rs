@@ -1,7 +1,9 @@
 use crate::callers::Callers;
+use crate::cleaner::Background;
 use crate::inode::Inodes;
 use crate::options::Options;
 use crate::past::PastObjects;
+use crate::policy::MountPolicies;
 use crate::set::Sets;
 use crate::token::Tokens;
 use parking_lot::Mutex;
@@ -16,29 +18,33 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) sets: Sets,
     pub(crate) callers: Callers,
+    pub(crate) policies: MountPolicies,
+    pub(crate) background: Background,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
     pub(crate) tokens: Tokens,
-    /// Held while the tags are changed.
-    pub(crate) tags: Mutex<()>,
+    /// The times that tags name, once they are known. Held while the tags are changed.
+    pub(crate) tags: Mutex<Option<Arc<[Time]>>>,
     pub(crate) past: PastObjects,
     uid: u32,
     gid: u32,
 }
 
 impl Core {
-    pub(crate) fn new(lower: Arc<dyn Layer>, options: Options) -> Self {
+    pub(crate) fn new(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Self {
         Self {
             lower,
             options,
             inodes: Inodes::default(),
             sets: Sets::default(),
             callers: Callers::default(),
+            policies,
+            background: Background::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             tokens: Tokens::default(),
-            tags: Mutex::new(()),
+            tags: Mutex::new(None),
             past: PastObjects::default(),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),

@@ -4,14 +4,15 @@ use crate::core::{Core, blocking};
 use crate::head::{Head, QUICK_COPY};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
-use crate::options::{CopyOn, Storage};
+use crate::options::CopyOn;
 use crate::session::Session;
 use crate::set::{Made, Set};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use versionpolicy::Storage;
 use versionset::{BLOCK, Cause, Letter, Record, read_full};
 use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
@@ -42,6 +43,8 @@ pub(crate) struct VersionFile {
     mode: Mode,
     reads: bool,
     appends: bool,
+    /// Whether the policy excludes the file: found out at the first change.
+    is_excluded: OnceLock<bool>,
     /// Whether this open file has made its version.
     made: Arc<AtomicBool>,
     is_bound: AtomicBool,
@@ -101,6 +104,7 @@ impl VersionVnode {
             reads: flags.reads(),
             appends: flags.appends(),
             made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
+            is_excluded: OnceLock::new(),
             is_bound: AtomicBool::new(false),
             early: Mutex::default(),
         })
@@ -287,8 +291,14 @@ impl VersionFile {
 
     /// Whether this open file makes versions.
     fn versions(&self, cx: &Cx<'_>) -> Result<bool> {
-        let _ = cx;
-        Ok(!self.inode.is_buried())
+        if self.inode.is_buried() {
+            return Ok(false);
+        }
+        if let Some(is_excluded) = self.is_excluded.get() {
+            return Ok(!is_excluded);
+        }
+        let attr = self.vnode.getattr(&self.core.server(cx))?;
+        Ok(!*self.is_excluded.get_or_init(|| self.head().is_excluded(cx, &attr).unwrap_or(false)))
     }
 
     /// Does what is due before bytes change: makes this open file's version, and saves the bytes.
@@ -361,8 +371,16 @@ impl VersionFile {
 
     /// Whether the next write may copy more than a thread should that must not block.
     fn may_copy_much(&self, cx: &Cx<'_>) -> Result<bool> {
-        let copies = self.core.options.storage == Storage::Full || self.inode.delayed().is_some();
-        Ok(copies && !self.made.load(Ordering::Relaxed) && self.vnode.getattr(cx)?.size > QUICK_COPY)
+        if self.made.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let attr = self.vnode.getattr(&self.core.server(cx))?;
+        if attr.size <= QUICK_COPY {
+            return Ok(false);
+        }
+        let is_full =
+            || self.head().policy(cx, &attr).map(|policy| policy.is_some_and(|policy| policy.storage == Storage::Full));
+        Ok(self.inode.delayed().is_some() || is_full()?)
     }
 
     fn write_seen(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {

@@ -5,10 +5,10 @@
 
 use crate::core::Core;
 use crate::inode::{Inode, Place};
-use crate::options::{NoSpace, Storage};
 use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
 use std::sync::Arc;
+use versionpolicy::{Effective, NoSpace, Storage};
 use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
 use vnode::{
     Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
@@ -177,6 +177,7 @@ impl Head<'_> {
                 .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
             locked.publish(&server, (Letter::Sparse, version.number, false), made)
         })?;
+        self.made(cx, set, &mut locked, (attr, version.number));
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
     }
@@ -199,6 +200,7 @@ impl Head<'_> {
         let (version, ()) = self.record(cx, &mut locked, attr, (cause, Letter::Full), |locked, version| {
             self.copy_aside(&server, locked, file, (attr, &xattrs), (version.number, false))
         })?;
+        self.made(cx, set, &mut locked, (attr, version.number));
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
     }
 
@@ -241,6 +243,14 @@ impl Head<'_> {
         Ok(())
     }
 
+    /// Does what follows when a version was made: limits, and later its format.
+    pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
+        self.core.background.made(set, number);
+        if let Ok(Some(policy)) = self.policy(cx, attr) {
+            self.core.retain(&self.core.server(cx), locked, &policy);
+        }
+    }
+
     /// Makes a version in the way that is cheapest now. A session that follows saves the blocks
     /// that it overwrites.
     pub(crate) fn make(
@@ -252,9 +262,10 @@ impl Head<'_> {
         (attr, cause): (&Attr, Cause),
         changes_data: bool,
     ) -> Result<Option<Made>> {
+        let policy = self.policy(cx, attr)?;
         // The kernel writes to the host file directly: no delta could be kept right.
         let unseen = session.direct > 0;
-        let is_full = self.core.options.storage == Storage::Full && changes_data;
+        let is_full = changes_data && policy.as_ref().is_some_and(|policy| policy.storage == Storage::Full);
         let made = if unseen || is_full {
             session.active = None;
             self.copy(cx, set, head, attr, cause)
@@ -262,17 +273,12 @@ impl Head<'_> {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
-            Err(errno) if self.may_skip(errno) => {
+            Err(errno) if may_skip(policy.as_ref(), errno) => {
                 tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
                 self.activate(cx, session, set).map(|()| None)
             }
             made => made.map(Some),
         }
-    }
-
-    /// Whether a change is made although its version could not be.
-    pub(crate) fn may_skip(&self, errno: Errno) -> bool {
-        self.core.options.no_space == NoSpace::Skip && matches!(errno, Errno::NOSPC | Errno::DQUOT)
     }
 
     /// Opens the newest version for saving blocks, if it depends on the head.
@@ -294,21 +300,8 @@ impl Head<'_> {
     }
 
     /// Returns the extended attributes that a version keeps.
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let names = match read_value(|out| self.lower.listxattr(cx, out)) {
-            Ok(names) => names,
-            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Err(errno) => return Err(errno),
-        };
-        let mut all = Vec::new();
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            match read_value(|out| self.lower.getxattr(cx, name, out)) {
-                Ok(value) => all.push((name.to_vec(), value)),
-                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(all)
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<Xattr>> {
+        xattrs_of(cx, &**self.lower)
     }
 
     /// Gives a version file to the owner of the head, whose quota it counts against.
@@ -335,6 +328,12 @@ impl Head<'_> {
         };
         entry.vnode.setattr(cx, &set, None).map(|_| ())
     }
+}
+
+/// Whether a change is made although its version could not be.
+fn may_skip(policy: Option<&Effective>, errno: Errno) -> bool {
+    let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
+    skips && matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Returns when the head that ends `now` began, and when it ends: after all earlier versions, even
@@ -375,6 +374,24 @@ pub(crate) fn copy_data(cx: &Cx<'_>, to: &dyn OpenFile, from: &dyn OpenFile, siz
         done += read as u64;
     }
     Ok(())
+}
+
+/// Returns the extended attributes that the server may read.
+pub(crate) fn xattrs_of(cx: &Cx<'_>, vnode: &dyn Vnode) -> Result<Vec<Xattr>> {
+    let names = match read_value(|out| vnode.listxattr(cx, out)) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno),
+    };
+    let mut all = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match read_value(|out| vnode.getxattr(cx, name, out)) {
+            Ok(value) => all.push((name.to_vec(), value)),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(all)
 }
 
 /// Sets extended attributes; those that the server may not set are left out.

@@ -144,6 +144,11 @@ impl Inodes {
         inode
     }
 
+    /// Returns the object with this number if it is in use.
+    pub(crate) fn in_use(&self, id: u64) -> Option<Arc<Inode>> {
+        self.0.get(shard_of(id))?.lock().get(&id)?.upgrade()
+    }
+
     /// Forgets an object that is no longer in use.
     pub(crate) fn released(&self, id: u64) {
         if let Some(shard) = self.0.get(shard_of(id)) {

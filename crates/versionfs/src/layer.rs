@@ -1,9 +1,12 @@
+use crate::cleaner::Worker;
 use crate::core::Core;
 use crate::node::VersionVnode;
 use crate::options::{CopyOn, NoSpace, Options, Storage};
 use crate::past::PastDir;
+use crate::policy::{MountPolicies, PolicySource};
 use crate::upcalls::SharedStops;
 use stack::{Build, LayerType, OptionSpec, Settings, Traits};
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode, forward};
 
@@ -14,10 +17,17 @@ pub const LAYER: LayerType = LayerType {
     options: &[
         OptionSpec {
             name: "storage",
-            value: Some("full|sparse"),
-            help: "How versions are stored. sparse (the default): only the 4 KiB blocks that differ from the next newer \
-                   version. full: as ordinary files, which share their data with the file where the file system can \
-                   (reflinks). A change of attributes stores no data in either case.",
+            value: Some("full|compress|sparse|sparse-compress|delta|text|blocks"),
+            help: "How versions are stored, unless a configuration file says otherwise. full: as ordinary files, which \
+                   share their data with the file where the file system can (reflinks). compress (the default; sparse for \
+                   large files): compressed. sparse: only the 4 KiB blocks that differ from the next newer version. \
+                   sparse-compress: these, compressed. delta: the bytes that differ. text: the lines that differ. blocks: \
+                   in content-addressed blocks that the whole volume shares.",
+        },
+        OptionSpec {
+            name: "config",
+            value: Some("PATH"),
+            help: "The administrator's configuration file (default: /etc/versionfs.conf).",
         },
         OptionSpec {
             name: "copy-on",
@@ -52,11 +62,26 @@ pub const LAYER: LayerType = LayerType {
     traits: Traits::NONE,
 };
 
+/// The words of the option `storage`.
+const STORAGES: &str = "full, compress, sparse, sparse-compress, delta, text, blocks";
+
+fn storage_of(word: &str) -> Option<Storage> {
+    Some(match word {
+        "full" => Storage::Full,
+        "compress" => Storage::Compress,
+        "sparse" => Storage::Sparse,
+        "sparse-compress" => Storage::SparseCompress,
+        "delta" => Storage::Delta,
+        "text" => Storage::Text,
+        "blocks" => Storage::Blocks,
+        _ => return None,
+    })
+}
+
 fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc<dyn Layer>, String> {
     let storage = match settings.text("storage")? {
-        None | Some("sparse") => Storage::Sparse,
-        Some("full") => Storage::Full,
-        Some(other) => return Err(format!("storage={other}: it is neither full nor sparse")),
+        None => Storage::Policy,
+        Some(word) => storage_of(word).ok_or_else(|| format!("storage={word}: it is none of {STORAGES}"))?,
     };
     let copy_on = match settings.text("copy-on")? {
         None | Some("change") => CopyOn::Change,
@@ -70,11 +95,20 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
     };
     let comprehensive = settings.has("comprehensive");
     let versions = settings.has("versions");
-    let options = Options { storage, copy_on, no_space, comprehensive, versions, ..Options::default() };
+    let mut source = PolicySource::of_mount();
+    if let Some(path) = settings.bytes("config") {
+        source.config = std::path::PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+    }
+    let options =
+        Options { storage, copy_on, no_space, comprehensive, versions, background: true, ..Options::default() };
     match settings.text("at")? {
-        None => Ok(VersionFs::new(lower, options)),
+        None => Ok(VersionFs::with_policies(lower, options, source)?),
         Some(at) => Ok(VersionFs::at(lower, options, at.as_bytes())?),
     }
+}
+
+fn source_of(options: &Options, source: PolicySource) -> PolicySource {
+    PolicySource { storage: options.storage.of_policy(), nospace: Some(options.no_space.of_policy()), ..source }
 }
 
 /// The layer.
@@ -85,15 +119,39 @@ pub struct VersionFs {
     root: Arc<dyn Vnode>,
     /// Whether the root is that of the past.
     is_past: bool,
+    /// Converts versions while the layer is in use.
+    _worker: Option<Worker>,
 }
 
 impl VersionFs {
-    /// Returns the layer over `lower`.
+    /// Returns the layer over `lower`. Every version is made and kept forever.
     #[must_use]
     pub fn new(lower: Arc<dyn Layer>, options: Options) -> Arc<Self> {
-        let core = Arc::new(Core::new(Arc::clone(&lower), options));
+        let storage = if options.storage == Storage::Policy { Storage::Sparse } else { options.storage };
+        let options = Options { storage, ..options };
+        let source = source_of(&options, PolicySource::default());
+        Self::with(lower, options, MountPolicies::keeping_all(source))
+    }
+
+    /// Returns the layer over `lower` with the built-in policies and those of `source`. The options
+    /// `storage` and `no_space` set the defaults.
+    ///
+    /// # Errors
+    /// A sentence about what is wrong in the administrator's file.
+    pub fn with_policies(
+        lower: Arc<dyn Layer>,
+        options: Options,
+        source: PolicySource,
+    ) -> core::result::Result<Arc<Self>, String> {
+        let policies = MountPolicies::load(source_of(&options, source))?;
+        Ok(Self::with(lower, options, policies))
+    }
+
+    fn with(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Arc<Self> {
+        let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let root = Arc::new(VersionVnode::over(&core, lower.root()));
-        Arc::new(Self { lower, core, root, is_past: false })
+        let worker = options.background.then(|| Worker::start(&core));
+        Arc::new(Self { lower, core, root, is_past: false, _worker: worker })
     }
 
     /// Returns a layer that shows the tree as it was at a time or tag. Nothing can be changed.
@@ -101,13 +159,14 @@ impl VersionFs {
     /// # Errors
     /// Says that `text` is neither a time nor a tag, or that the tags can't be read.
     pub fn at(lower: Arc<dyn Layer>, options: Options, text: &[u8]) -> core::result::Result<Arc<Self>, String> {
-        let core = Arc::new(Core::new(Arc::clone(&lower), options));
+        let policies = MountPolicies::keeping_all(PolicySource::default());
+        let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let shown = text.escape_ascii();
         let moment = crate::tags::moment(&core, &Cx::internal(0, 0), text)
             .map_err(|errno| format!("at={shown}: can't read the tags: {errno}"))?
             .ok_or_else(|| format!("at={shown}: it is neither a time, such as '2026-11-23 10:00', nor a tag"))?;
         let root = PastDir::at(&core, &lower.root(), moment);
-        Ok(Arc::new(Self { lower, core, root, is_past: true }))
+        Ok(Arc::new(Self { lower, core, root, is_past: true, _worker: None }))
     }
 }
 
@@ -134,7 +193,7 @@ impl Layer for VersionFs {
     }
 
     fn commands(&self) -> Vec<Command> {
-        self.lower.commands().into_iter().chain(crate::commands::ALL).collect()
+        self.lower.commands().into_iter().chain(crate::commands::all()).collect()
     }
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {

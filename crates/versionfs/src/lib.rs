@@ -14,6 +14,12 @@
 //! | rename | `rename` |
 //! | hard links | `link` |
 //! | objects in use | `inode` |
+//! | the policy of a file | `policy` |
+//! | other formats of versions | `convert` |
+//! | which versions are discarded | `retain` |
+//! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
+//! | check and repair of a tree that is not mounted | `fsck` |
+//! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
 //! | objects by number (file handles) | `by_number` |
 //! | commands and their replies | `commands`, `reply` |
@@ -34,10 +40,14 @@ mod by_number;
 mod callers;
 mod change_sets;
 mod change_versions;
+mod cleaner;
 mod commands;
+mod commands_policy;
+mod convert;
 mod core;
 mod entry;
 mod file;
+pub mod fsck;
 mod head;
 mod history;
 mod inode;
@@ -47,10 +57,12 @@ mod node;
 mod options;
 mod past;
 mod permission;
+mod policy;
 mod rebuild;
 mod remove;
 mod rename;
 mod reply;
+mod retain;
 mod session;
 mod set;
 mod sets_of_dir;
@@ -58,7 +70,9 @@ mod tags;
 mod token;
 mod upcalls;
 mod vnode_impl;
+mod walk;
 mod when;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};
+pub use policy::{CONFIG, PolicyHost, PolicySource, set_host};

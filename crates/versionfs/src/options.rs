@@ -6,11 +6,39 @@ use vnode::Time;
 /// How versions are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
+    /// As the policies say.
+    #[default]
+    Policy,
     /// As ordinary files.
     Full,
+    /// Compressed.
+    Compress,
     /// As the blocks that differ from the next newer version.
-    #[default]
     Sparse,
+    /// As the blocks that differ, compressed.
+    SparseCompress,
+    /// As the byte ranges that differ.
+    Delta,
+    /// As the lines that differ.
+    Text,
+    /// As content-addressed blocks of the whole volume.
+    Blocks,
+}
+
+impl Storage {
+    /// Returns the policy's value; `None` if the policies decide.
+    pub(crate) const fn of_policy(self) -> Option<versionpolicy::Storage> {
+        match self {
+            Self::Policy => None,
+            Self::Full => Some(versionpolicy::Storage::Full),
+            Self::Compress => Some(versionpolicy::Storage::Compress),
+            Self::Sparse => Some(versionpolicy::Storage::Sparse),
+            Self::SparseCompress => Some(versionpolicy::Storage::SparseCompress),
+            Self::Delta => Some(versionpolicy::Storage::Delta),
+            Self::Text => Some(versionpolicy::Storage::Text),
+            Self::Blocks => Some(versionpolicy::Storage::Blocks),
+        }
+    }
 }
 
 /// When an overwritten block is kept.
@@ -33,6 +61,16 @@ pub enum NoSpace {
     Skip,
 }
 
+impl NoSpace {
+    /// Returns the policy's value.
+    pub(crate) const fn of_policy(self) -> versionpolicy::NoSpace {
+        match self {
+            Self::Fail => versionpolicy::NoSpace::Fail,
+            Self::Skip => versionpolicy::NoSpace::Skip,
+        }
+    }
+}
+
 /// The settings of a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -46,6 +84,8 @@ pub struct Options {
     pub comprehensive: bool,
     /// Whether every directory has a hidden directory `.versions`.
     pub versions: bool,
+    /// Whether a thread converts versions and applies the policies. Otherwise only commands do.
+    pub background: bool,
     /// Returns the current time. Tests pass one of their own.
     pub clock: fn() -> Time,
 }
@@ -58,6 +98,7 @@ impl Default for Options {
             no_space: NoSpace::default(),
             comprehensive: false,
             versions: false,
+            background: false,
             clock: system_time,
         }
     }

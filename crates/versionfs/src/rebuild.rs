@@ -59,12 +59,12 @@ fn in_order(version: Version, before: Option<Time>) -> Version {
 
 /// Describes a version by its header, or by the attributes of its file.
 fn from_file(cx: &Cx<'_>, entry: &Entry, number: u64, letter: Letter) -> Version {
-    let header = (letter == Letter::Sparse)
+    let header = (!matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed))
         .then(|| entry.vnode.open(cx, OpenFlags::RDONLY))
         .and_then(Result::ok)
-        .and_then(|file| versionset::Sparse::header(cx, &*file, entry.attr.size).ok());
-    if let Some((header, _)) = header {
-        return Version { number, letter, ..header.version };
+        .and_then(|file| versionset::read_header(cx, letter, &*file, entry.attr.size).ok().flatten());
+    if let Some(stored) = header {
+        return Version { number, letter, ..stored.header.version };
     }
     let attr = &entry.attr;
     Version {

@@ -19,6 +19,8 @@ pub(crate) enum Fate {
     Copied,
     /// It has other names, so nothing is lost.
     Named,
+    /// The policy excludes it.
+    Dropped,
 }
 
 /// A removal that is about to happen.
@@ -61,6 +63,7 @@ impl VersionVnode {
                 victim.leave_inode(cx, &self.lower, name);
             }
             Fate::Copied => removal.checked(cx, &victim, self.lower.unlink(cx, name))?,
+            Fate::Dropped => self.lower.unlink(cx, name)?,
             Fate::Kept => {
                 let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
@@ -92,7 +95,13 @@ impl VersionVnode {
                 drop(sets.own.lock(&self.core, &blocking(cx))?);
                 attr = self.lower.getattr(cx)?;
             }
-            let fate = if attr.nlink > 1 { Fate::Named } else { Fate::Kept };
+            let fate = if attr.nlink > 1 {
+                Fate::Named
+            } else if self.head().is_excluded(cx, &attr)? {
+                Fate::Dropped
+            } else {
+                Fate::Kept
+            };
             return Ok(Removal { fate, attr, made: None, session });
         }
         if self.inode.delayed().is_some() {
@@ -108,6 +117,9 @@ impl VersionVnode {
             return Ok(Removal { fate: Fate::Named, attr, made: None, session });
         }
         session.active = None;
+        if self.head().is_droppable(cx, &attr)? {
+            return Ok(Removal { fate: Fate::Dropped, attr, made: None, session });
+        }
         if session.writers == 0 && session.direct == 0 {
             return Ok(Removal { fate: Fate::Kept, attr, made: None, session });
         }
@@ -141,6 +153,7 @@ impl VersionVnode {
             let store = locked.store(&server)?;
             place(&server, &store, Name::new(&version_name(&locked.set.stem, letter, version.number))?)
         })?;
+        victim.head().made(&server, &sets.keeps, &mut locked, (attr, version.number));
         drop(locked);
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
             victim.record_leaving(&server, &sets.own);
@@ -202,6 +215,13 @@ impl VersionVnode {
         let victim = self.victim(name, &entry);
         victim.require_empty(cx)?;
         let cx = &blocking(cx);
+        if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
+            self.lower.rmdir(cx, name)?;
+            victim.inode.set_place(None);
+            self.core.policies.forget_paths();
+            return Ok(());
+        }
+        self.core.policies.forget_paths();
         self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
         })?;

@@ -134,6 +134,7 @@ impl Move<'_> {
                 victim.leave_inode(cx, &new_dir.lower, new_name);
             }
             Fate::Copied => removal.checked(cx, victim, self.rename(cx, flags))?,
+            Fate::Dropped => self.rename(cx, flags)?,
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
                 // the new one replaces it.
@@ -211,6 +212,9 @@ impl Move<'_> {
         if let Some(made) = object.head().close(cx, locked, &sets.own, Cause::Rename)? {
             return Ok(Left::Version(made));
         }
+        if object.head().is_excluded(cx, &self.attr)? {
+            return Ok(Left::Nothing);
+        }
         let mut locked = sets.own.lock(&object.core, &server)?;
         let target = self.reference();
         let (version, ()) = object.head().record(
@@ -254,6 +258,9 @@ impl Move<'_> {
         object.inode.set_place(None);
         object.inode.found_at(&dir.lower, name.as_bytes());
         let server = object.core.server(cx);
+        if object.lower.kind() == Kind::Directory {
+            object.core.policies.forget_paths();
+        }
         let set = object.core.set_of_name(&dir.lower, name.as_bytes());
         let birth = Birth {
             time: object.core.now(),

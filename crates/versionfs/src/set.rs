@@ -170,7 +170,12 @@ impl Set {
         self.is_link
     }
 
-    /// Returns the lower file that is the head of the versions, if there is one.
+    /// Returns the head, if it is a regular file: only such a one has contents that versions share.
+    pub(crate) fn content_head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
+        Ok(self.head(core, cx)?.filter(|head| head.kind() == Kind::Regular))
+    }
+
+    /// Returns the lower object that is the head of the versions, if there is one.
     pub(crate) fn head(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
         if !self.is_link {
             let name = self.name.as_deref().unwrap_or(&self.stem);
@@ -196,6 +201,16 @@ impl Set {
             locked.load(&core.server(cx))?;
         }
         Ok(locked)
+    }
+
+    /// Returns the number of the directory with the store.
+    pub(crate) fn home_id(&self) -> u64 {
+        self.home.id()
+    }
+
+    /// Returns the directory and the name of the file; `None` for the set of an inode.
+    pub(crate) fn place(&self) -> Option<(&Arc<dyn Vnode>, &[u8])> {
+        (!self.is_link).then(|| (&self.home, self.name.as_deref().unwrap_or(&self.stem)))
     }
 
     fn find_store(&self, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {

@@ -6,6 +6,7 @@ use crate::reply::{escape, parse_time, time, unescape};
 use crate::set::{find_store, make_dir};
 use crate::when;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, OpenFlags, Result, Time};
 
 const FILE: &[u8] = b";tags";
@@ -60,6 +61,20 @@ pub(crate) fn is_tag(name: &[u8]) -> bool {
         && name.iter().all(|byte| *byte > 0x20 && *byte != 0x7f)
 }
 
+/// Returns the times that tags name: versions of these times are kept.
+///
+/// # Errors
+/// Those of the layer below.
+pub(crate) fn times(core: &Core, cx: &Cx<'_>) -> Result<Arc<[Time]>> {
+    let mut known = core.tags.lock();
+    if let Some(times) = &*known {
+        return Ok(Arc::clone(times));
+    }
+    let times: Arc<[Time]> = read(core, cx)?.into_values().collect();
+    *known = Some(Arc::clone(&times));
+    Ok(times)
+}
+
 /// Changes the tags by `change`.
 ///
 /// # Errors
@@ -69,7 +84,7 @@ pub(crate) fn update(
     cx: &Cx<'_>,
     change: impl FnOnce(&mut BTreeMap<Vec<u8>, Time>) -> Result<()>,
 ) -> Result<()> {
-    let _lock = core.tags.lock();
+    let mut known = core.tags.lock();
     let server = core.server(cx);
     let mut tags = read(core, cx)?;
     change(&mut tags)?;
@@ -79,7 +94,10 @@ pub(crate) fn update(
     }
     let store = make_dir(&server, &core.root(), versionset::STORE)?;
     core.inodes.get(core.root().id()).set_has_store(true);
-    versionset::replace(&server, &store, NEW_FILE, FILE, |file| versionset::write_full(&server, &*file, &bytes, 0))
+    *known = None;
+    versionset::replace(&server, &store, NEW_FILE, FILE, |file| versionset::write_full(&server, &*file, &bytes, 0))?;
+    *known = Some(tags.into_values().collect());
+    Ok(())
 }
 
 /// Returns the time that a text means: a time or a tag. `None` if it is neither.

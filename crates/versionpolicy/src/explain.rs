@@ -20,7 +20,8 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, value, file, line, bound } = self;
         match line {
-            0 => write!(f, "{key} = {value} (default)")?,
+            0 if file.is_empty() => write!(f, "{key} = {value} (default)")?,
+            0 => write!(f, "{key} = {value} {file}")?,
             line => write!(f, "{key} = {value} ({file}:{line})")?,
         }
         if let Some((file, line)) = bound {
@@ -36,6 +37,7 @@ pub(crate) fn reasons(settings: &Settings, admin: &str, user: &str) -> Vec<Reaso
         Some((value, Source { origin, line, bound })) => {
             let file = match origin {
                 Origin::Builtin => "(built-in)",
+                Origin::Mount => "(mount options)",
                 Origin::Admin => admin,
                 Origin::User => user,
             };

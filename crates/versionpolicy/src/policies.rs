@@ -4,7 +4,7 @@ use crate::daytime::LocalTime;
 use crate::explain::{Reason, reasons};
 use crate::problem::Problem;
 use crate::range::{NO_LIMIT, Range};
-use crate::settings::{Generations, Keep, Limit, NoSpace, Origin, Settings, Storage};
+use crate::settings::{Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage};
 use crate::users::UserAccess;
 use crate::volume::VolumeLimit;
 use std::collections::HashMap;
@@ -75,6 +75,14 @@ pub struct Policies {
     builtin: Option<Arc<AdminConfig>>,
     users: HashMap<u32, Document>,
     needs: Needs,
+    mount: Mount,
+}
+
+/// What the options of the mount set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mount {
+    storage: Option<Storage>,
+    nospace: Option<NoSpace>,
 }
 
 impl Default for Policies {
@@ -89,7 +97,20 @@ impl Policies {
     pub fn new(admin: Option<AdminConfig>) -> Self {
         let builtin = builtin::CONFIG.clone().filter(|_| admin.as_ref().is_none_or(|admin| admin.builtin));
         let needs = admin.as_ref().map_or_else(Needs::default, |admin| admin.document.needs());
-        Self { admin: admin.map(Arc::new), builtin, users: HashMap::new(), needs }
+        Self { admin: admin.map(Arc::new), builtin, users: HashMap::new(), needs, mount: Mount::default() }
+    }
+
+    /// Policies without any file: every version is made, and kept forever.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { admin: None, builtin: None, users: HashMap::new(), needs: Needs::default(), mount: Mount::default() }
+    }
+
+    /// Sets what the options of the mount say: it replaces the values of the built-in
+    /// configuration, but none of a file.
+    #[must_use]
+    pub fn with_mount(self, storage: Option<Storage>, nospace: Option<NoSpace>) -> Self {
+        Self { mount: Mount { storage, nospace }, ..self }
     }
 
     /// Replaces the policy of a user; `None` removes it. Returns a warning for each value that the
@@ -166,7 +187,17 @@ impl Policies {
             }
             settings.override_with(&rank);
         }
+        replace_builtin(&mut settings.storage, self.mount.storage);
+        replace_builtin(&mut settings.nospace, self.mount.nospace);
         settings
+    }
+}
+
+/// Sets a value unless a file does.
+fn replace_builtin<T>(set: &mut Option<Set<T>>, mount: Option<T>) {
+    let is_builtin = set.as_ref().is_none_or(|set| set.source.origin == Origin::Builtin);
+    if let Some(value) = mount.filter(|_| is_builtin) {
+        *set = Some(Set { value, source: Source { origin: Origin::Mount, line: 0, bound: None } });
     }
 }
 

@@ -177,6 +177,8 @@ impl Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Builtin,
+    /// The options of the mount.
+    Mount,
     Admin,
     User,
 }

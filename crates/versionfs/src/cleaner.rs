@@ -1,0 +1,499 @@
+//! The cleaner and converter (Versionfs paper, section 3.5): a thread that converts versions which
+//! were made in the cheapest way into the format of their policy, and now and then applies the
+//! policies to the whole tree.
+
+use crate::convert::{Outcome, is_content};
+use crate::core::Core;
+use crate::retain::remove_tree;
+use crate::set::Set;
+use crate::walk::{self, Found, Position};
+use core::time::Duration;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use versionpolicy::{VersionInfo, VolumeCut, VolumeUsage};
+use versionset::{Letter, StoreName, Version, parse, version_name};
+use vnode::{Cx, Errno, Name, OpenFlags, RenameFlags, Result};
+
+/// Versions that wait for their conversion. Beyond that, the next walk finds them.
+const QUEUE: usize = 1 << 16;
+
+/// Versions that are known to stay as they are.
+const USELESS: usize = 1 << 17;
+
+/// How long the thread waits after a version was made: the next change may soon follow.
+const DELAY: Duration = Duration::from_secs(3);
+
+/// How often a version whose file is being changed is tried again.
+const TRIES: u8 = 5;
+
+/// Time from the mount to the first walk, and between walks.
+const FIRST_WALK: Duration = Duration::from_secs(600);
+const WALKS: Duration = Duration::from_secs(24 * 3600);
+
+/// Directories after which a walk notes its position.
+const NOTED: u32 = 64;
+
+/// In the root's store: how far the walk is.
+const POSITION: &[u8] = b";walk";
+const NEW_POSITION: &[u8] = b";walk~";
+
+/// Longest file with a position in bytes.
+const MAX_POSITION: u64 = 1 << 20;
+
+/// A version to be converted.
+#[derive(Debug)]
+struct Job {
+    set: Arc<Set>,
+    number: u64,
+    tries: u8,
+}
+
+/// A version that stays as it is: its set's directory and stem, and its number.
+type Useless = (u64, Arc<[u8]>, u64);
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Job>,
+    useless: HashSet<Useless>,
+    stops: bool,
+}
+
+/// The state of the background work of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// One at a time converts and cleans.
+    works: Mutex<()>,
+}
+
+/// What a pass over the tree did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cleaned {
+    /// Version sets that were looked at.
+    pub(crate) sets: u64,
+    /// Versions that remain.
+    pub(crate) versions: u64,
+    /// What they take, in bytes.
+    pub(crate) stored: u64,
+    pub(crate) converted: u64,
+    pub(crate) discarded: u64,
+    /// Bytes of the discarded versions.
+    pub(crate) freed: u64,
+    /// Leftovers of interrupted operations that were removed.
+    pub(crate) leftovers: u64,
+    /// Sets that could not be handled.
+    pub(crate) failed: u64,
+}
+
+impl Background {
+    /// Notes a version that was made.
+    pub(crate) fn made(&self, set: &Arc<Set>, number: u64) {
+        let mut state = self.state.lock();
+        if state.queue.len() >= QUEUE {
+            state.queue.pop_front();
+        }
+        state.queue.push_back(Job { set: Arc::clone(set), number, tries: 0 });
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Job> {
+        self.state.lock().queue.pop_front()
+    }
+
+    fn again(&self, job: Job) {
+        if job.tries < TRIES {
+            self.state.lock().queue.push_back(Job { tries: job.tries + 1, ..job });
+        }
+    }
+
+    fn is_useless(&self, set: &Set, number: u64) -> bool {
+        self.state.lock().useless.contains(&(set.home_id(), Arc::clone(&set.stem), number))
+    }
+
+    fn set_useless(&self, set: &Set, number: u64) {
+        let mut state = self.state.lock();
+        if state.useless.len() >= USELESS {
+            state.useless.clear();
+        }
+        state.useless.insert((set.home_id(), Arc::clone(&set.stem), number));
+    }
+
+    /// Policies changed: nothing is known any more.
+    pub(crate) fn forget(&self) {
+        self.state.lock().useless.clear();
+    }
+
+    fn stops(&self) -> bool {
+        self.state.lock().stops
+    }
+
+    /// Waits until there is something to do or `until`. Returns false at the end.
+    fn wait(&self, until: Instant) -> bool {
+        let mut state = self.state.lock();
+        while !state.stops && state.queue.is_empty() {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        !state.stops
+    }
+
+    /// Waits for a while. Returns false at the end.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.stops && !self.changed.wait_until(&mut state, until).timed_out() {}
+        !state.stops
+    }
+}
+
+/// The thread of a mount. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    core: Weak<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(crate) fn start(core: &Arc<Core>) -> Self {
+        let of_thread = Arc::clone(core);
+        let name = "versionfs".to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn(move || run(&of_thread));
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "no thread for conversion; versions stay as they were made");
+        }
+        Self { core: Arc::downgrade(core), thread: thread.ok() }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.upgrade() {
+            core.background.state.lock().stops = true;
+            core.background.changed.notify_all();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(core: &Arc<Core>) {
+    // Of this thread only.
+    if let Err(errno) = rustix::process::nice(19) {
+        tracing::debug!(%errno, "can't lower the priority of the cleaner");
+    }
+    let mut walk = Instant::now() + FIRST_WALK;
+    while core.background.wait(walk) {
+        if Instant::now() >= walk {
+            if let Err(errno) = core.clean_from_position() {
+                tracing::warn!(%errno, "the cleaner can't walk through the tree");
+            }
+            walk = Instant::now() + WALKS;
+        }
+        if !core.background.pause(DELAY) {
+            return;
+        }
+        core.convert_queue(&|| core.background.stops());
+    }
+}
+
+impl Core {
+    fn own_cx(&self) -> Cx<'static> {
+        self.server(&Cx::internal(0, 0))
+    }
+
+    /// Converts the versions that are in the queue now. Returns how many were converted.
+    pub(crate) fn convert_queue(self: &Arc<Self>, stops: &dyn Fn() -> bool) -> u64 {
+        let _works = self.background.works.lock();
+        let count = self.background.state.lock().queue.len();
+        let mut converted = 0;
+        for _ in 0..count {
+            if stops() {
+                break;
+            }
+            let Some(job) = self.background.next() else { break };
+            let again = self.convert_one(&job.set, job.number, &mut converted);
+            if again {
+                self.background.again(job);
+            }
+        }
+        converted
+    }
+
+    /// Converts a version and the one before it, whose format may need that it is not the newest.
+    /// Returns whether to try again.
+    fn convert_one(self: &Arc<Self>, set: &Arc<Set>, number: u64, converted: &mut u64) -> bool {
+        let cx = self.own_cx();
+        let before = set.lock(self, &cx).ok().and_then(|locked| {
+            let versions = &locked.index().versions;
+            versions.range(..number).next_back().filter(|(_, before)| is_content(before.letter)).map(|(n, _)| *n)
+        });
+        let mut is_busy = false;
+        // The older one first: its delta may come from the newer one's blocks.
+        for number in before.into_iter().chain([number]) {
+            if self.background.is_useless(set, number) {
+                continue;
+            }
+            match self.convert(&cx, set, number) {
+                Ok(Outcome::Done) => *converted += 1,
+                Ok(Outcome::Busy) => is_busy = true,
+                Ok(Outcome::Useless) => self.background.set_useless(set, number),
+                Ok(Outcome::Unchanged) => {}
+                Err(errno) => {
+                    tracing::warn!(%errno, "can't convert version {number} of {}", set.stem.escape_ascii());
+                }
+            }
+        }
+        is_busy
+    }
+
+    /// Applies the policies to the whole tree.
+    ///
+    /// # Errors
+    /// Those of the layer below for directories; what concerns one set is counted.
+    pub(crate) fn clean(self: &Arc<Self>, stops: &dyn Fn() -> bool) -> Result<Cleaned> {
+        self.clean_after(&Vec::new(), stops, false)
+    }
+
+    /// As [`Self::clean`], continuing a walk that was interrupted.
+    fn clean_from_position(self: &Arc<Self>) -> Result<Cleaned> {
+        let position = self.read_position().unwrap_or_default();
+        self.clean_after(&position, &|| self.background.stops(), true)
+    }
+
+    fn clean_after(self: &Arc<Self>, after: &Position, stops: &dyn Fn() -> bool, notes: bool) -> Result<Cleaned> {
+        let _works = self.background.works.lock();
+        let cx = self.own_cx();
+        let mut usage = VolumeUsage::new(self.policies.now(self.now()));
+        let (mut cleaned, mut since) = (Cleaned::default(), 0);
+        let done = walk::stores(&cx, &self.root(), after, &mut |position, found| {
+            self.clean_store(&cx, found, &mut cleaned, &mut usage)?;
+            since += 1;
+            if notes && (since % NOTED == 0 || stops()) {
+                self.write_position(&cx, position)?;
+            }
+            Ok(!stops())
+        })?;
+        if done {
+            self.remove_position(&cx);
+            if after.is_empty() {
+                self.bound_volume(&cx, &usage, &mut cleaned, stops)?;
+            }
+        }
+        Ok(cleaned)
+    }
+
+    fn clean_store(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        found: &Found,
+        cleaned: &mut Cleaned,
+        usage: &mut VolumeUsage,
+    ) -> Result<()> {
+        let (mut sets, mut unfinished) = (BTreeMap::<Vec<u8>, Vec<(u64, Letter)>>::new(), Vec::new());
+        walk::list(cx, &found.store, &mut |entry| match parse(entry.name.as_bytes()) {
+            StoreName::Index(stem) => drop(sets.entry(stem.to_vec()).or_default()),
+            StoreName::Unfinished(_) => unfinished.push(entry.name.as_bytes().to_vec()),
+            StoreName::Version { stem, letter, number } => {
+                sets.entry(stem.to_vec()).or_default().push((number, letter));
+            }
+            StoreName::Other => {}
+        })?;
+        // Conversions are made by this thread only, so nobody builds these now.
+        for name in unfinished.iter().filter(|name| !name.ends_with(b";i~")) {
+            remove_tree(cx, &found.store, name)?;
+            cleaned.leftovers += 1;
+        }
+        for (stem, files) in sets {
+            let Some(set) = self.set_in(cx, found, &stem)? else { continue };
+            cleaned.sets += 1;
+            let done = self.remove_leftovers(cx, &set, &files, cleaned);
+            if let Err(errno) = done.and_then(|()| self.clean_set(cx, &set, cleaned, usage)) {
+                tracing::warn!(%errno, "can't clean the versions of {}", stem.escape_ascii());
+                cleaned.failed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the set with this stem in a store.
+    pub(crate) fn set_in(&self, cx: &Cx<'_>, found: &Found, stem: &[u8]) -> Result<Option<Arc<Set>>> {
+        if found.is_links {
+            return Ok(Some(self.set_of_link(stem)));
+        }
+        if !versionset::is_hashed(stem) {
+            return Ok(Some(self.set_of_name(&found.dir, stem)));
+        }
+        let name = versionset::index_name(stem);
+        let Some(entry) = found.store.lookup(cx, Name::new(&name)?)? else { return Ok(None) };
+        let (index, _) = versionset::Index::parse(&crate::set::read_index(cx, &entry)?);
+        Ok(index.name.map(|name| self.set_of_name(&found.dir, &name)))
+    }
+
+    /// Removes the files of a set that interrupted conversions and discardings left: numbers that
+    /// were given but have no record, and formats that are not recorded.
+    fn remove_leftovers(
+        &self,
+        cx: &Cx<'_>,
+        set: &Arc<Set>,
+        files: &[(u64, Letter)],
+        cleaned: &mut Cleaned,
+    ) -> Result<()> {
+        let mut locked = set.lock(self, cx)?;
+        for (number, letter) in files {
+            let index = locked.index();
+            let recorded = index.versions.get(number).map(|version| version.letter);
+            if recorded == Some(*letter) || *number >= index.next() {
+                continue;
+            }
+            if recorded.is_some_and(|recorded| locked.file(cx, recorded, *number).is_ok_and(|file| file.is_none())) {
+                // Only this one exists: the index is wrong.
+                return locked.rebuild_now(cx);
+            }
+            let store = locked.store(cx)?;
+            remove_tree(cx, &store, &version_name(&set.stem, *letter, *number))?;
+            cleaned.leftovers += 1;
+        }
+        Ok(())
+    }
+
+    fn clean_set(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        set: &Arc<Set>,
+        cleaned: &mut Cleaned,
+        usage: &mut VolumeUsage,
+    ) -> Result<()> {
+        let Some((newest, infos)) = self.describe_set(cx, set)? else { return Ok(()) };
+        let head = set.content_head(self, cx)?;
+        let policy = self.policy_of_version(cx, set, head.as_ref(), &newest);
+        let path = set.place().map(|(dir, name)| [&*self.path_of(cx, dir), b"/", name].concat());
+        let decision = self.decide(&policy, path.as_deref().unwrap_or_default(), &infos);
+        self.discard_all(cx, set, &infos, decision.discarded().collect(), cleaned)?;
+        let left: Vec<u64> = set.lock(self, cx)?.index().versions.keys().copied().collect();
+        for number in left {
+            if !self.background.is_useless(set, number) {
+                match self.convert(cx, set, number)? {
+                    Outcome::Done => cleaned.converted += 1,
+                    Outcome::Useless => self.background.set_useless(set, number),
+                    Outcome::Busy | Outcome::Unchanged => {}
+                }
+            }
+        }
+        if let Some((_, infos)) = self.describe_set(cx, set)? {
+            cleaned.versions += infos.len() as u64;
+            cleaned.stored += infos.iter().map(|info| info.stored).sum::<u64>();
+            usage.add(&policy, &infos);
+        }
+        Ok(())
+    }
+
+    fn describe_set(&self, cx: &Cx<'_>, set: &Arc<Set>) -> Result<Option<(Version, Vec<VersionInfo>)>> {
+        let locked = set.lock(self, cx)?;
+        let Some(newest) = locked.index().newest().cloned() else { return Ok(None) };
+        Ok(Some((newest, locked.infos(cx, &crate::tags::times(self, cx)?)?)))
+    }
+
+    fn discard_all(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        set: &Arc<Set>,
+        infos: &[VersionInfo],
+        numbers: Vec<u64>,
+        cleaned: &mut Cleaned,
+    ) -> Result<()> {
+        for number in numbers {
+            if self.discard(cx, set, number, false)? {
+                cleaned.discarded += 1;
+                cleaned.freed += infos.iter().find(|info| info.number == number).map_or(0, |info| info.stored);
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards what the bound of the volume requires.
+    fn bound_volume(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        usage: &VolumeUsage,
+        cleaned: &mut Cleaned,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let statfs = self.root().statfs(cx)?;
+        let limit = self.policies.volume();
+        let Some(max) = limit.bytes(statfs.blocks.saturating_mul(statfs.frsize)) else { return Ok(()) };
+        let mut cut = usage.cut(max, limit.hard);
+        if cut.is_empty() {
+            return Ok(());
+        }
+        walk::stores(cx, &self.root(), &[], &mut |_, found| {
+            self.cut_store(cx, found, &mut cut, cleaned)?;
+            Ok(!stops())
+        })?;
+        if cut.missing() > 0 {
+            tracing::warn!("the history exceeds its bound by {} bytes, which minimums protect", cut.missing());
+        }
+        Ok(())
+    }
+
+    fn cut_store(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        found: &Found,
+        cut: &mut VolumeCut,
+        cleaned: &mut Cleaned,
+    ) -> Result<()> {
+        let mut stems = Vec::new();
+        walk::list(cx, &found.store, &mut |entry| {
+            if let StoreName::Index(stem) = parse(entry.name.as_bytes()) {
+                stems.push(stem.to_vec());
+            }
+        })?;
+        for stem in stems {
+            let Some(set) = self.set_in(cx, found, &stem)? else { continue };
+            let Some((newest, infos)) = self.describe_set(cx, &set)? else { continue };
+            let head = set.content_head(self, cx)?;
+            let policy = self.policy_of_version(cx, &set, head.as_ref(), &newest);
+            let numbers = cut.discard(&policy, &infos);
+            self.discard_all(cx, &set, &infos, numbers, cleaned)?;
+        }
+        Ok(())
+    }
+
+    fn read_position(&self) -> Option<Position> {
+        let cx = self.own_cx();
+        let store = crate::set::find_store(&cx, &self.root()).ok()??;
+        let entry = store.lookup(&cx, Name::new(POSITION).ok()?).ok()??;
+        let len = usize::try_from(entry.attr.size.min(MAX_POSITION)).ok()?;
+        let file = entry.vnode.open(&cx, OpenFlags::RDONLY).ok()?;
+        let mut text = vec![0; len];
+        versionset::read_full(&cx, &*file, &mut text, 0).ok()?;
+        Some(text.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    fn write_position(&self, cx: &Cx<'_>, position: &[Vec<u8>]) -> Result<()> {
+        let Some(store) = crate::set::find_store(cx, &self.root())? else { return Ok(()) };
+        let temporary = Name::new(NEW_POSITION)?;
+        match store.unlink(cx, temporary) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        let (_, file) = store.create(cx, temporary, 0o600, OpenFlags::RDWR)?;
+        versionset::write_full(cx, &*file, &position.join(&0), 0)?;
+        store.rename(cx, temporary, &store, Name::new(POSITION)?, RenameFlags::default())
+    }
+
+    fn remove_position(&self, cx: &Cx<'_>) {
+        if let Ok(Some(store)) = crate::set::find_store(cx, &self.root())
+            && let Ok(name) = Name::new(POSITION)
+        {
+            let _ = store.unlink(cx, name);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The policies of a mount: whether versions of a file are made, how they are stored, and how long
+//! they are kept (Versionfs paper, section 3.3; crate `versionpolicy`).
+//!
+//! The layer reads no file of the host and starts no program: a [`PolicyHost`] does.
+
+use crate::core::Core;
+use crate::head::Head;
+use core::fmt;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use versionpolicy::{
+    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, Storage, Subject, UserConfig,
+};
+use versionset::{STORE, Who};
+use vnode::{Attr, Cx, Name, NumberMap, Result, Time, Vnode};
+
+/// The administrator's configuration, unless the mount option `config=` names another file.
+pub const CONFIG: &str = "/etc/versionfs.conf";
+
+/// Directories whose paths are remembered.
+const CACHED_PATHS: usize = 4096;
+
+/// Deepest directory whose path is found out.
+const MAX_DEPTH: usize = 4096;
+
+/// What the layer asks of the program that it is part of.
+pub trait PolicyHost: Send + Sync + fmt::Debug {
+    /// Returns the administrator's configuration. `None` if there is no such file.
+    ///
+    /// # Errors
+    /// A sentence that names file, line and remedy.
+    fn admin(&self, path: &Path) -> core::result::Result<Option<AdminConfig>, String>;
+
+    /// Returns the configuration of a user, if there is one. Called once per user who owns files,
+    /// and again after a reload.
+    fn user(&self, uid: u32) -> Option<UserConfig>;
+
+    /// Returns the supplementary groups of a user.
+    fn groups(&self, uid: u32) -> Vec<u32>;
+
+    /// Returns the seconds that the local zone is ahead of UTC now.
+    fn utc_offset(&self) -> i32;
+
+    /// Runs a program that decides which versions are discarded, with `request` on its standard
+    /// input, as the user of `external`. Returns its output; `None` if it failed, or took too long.
+    fn decide(&self, external: &External, request: &str) -> Option<Vec<u8>>;
+}
+
+static HOST: OnceLock<Arc<dyn PolicyHost>> = OnceLock::new();
+
+/// Sets what the layers of this process ask. Returns false if it was set before.
+pub fn set_host(host: Arc<dyn PolicyHost>) -> bool {
+    HOST.set(host).is_ok()
+}
+
+/// Where the policies of a mount come from.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySource {
+    /// Who reads files and runs programs. Without it, only the built-in configuration applies.
+    pub host: Option<Arc<dyn PolicyHost>>,
+    /// The administrator's file.
+    pub config: PathBuf,
+    /// How versions are stored unless a file says otherwise.
+    pub storage: Option<Storage>,
+    /// What happens to a change without room for its version, unless a file says otherwise.
+    pub nospace: Option<NoSpace>,
+    /// The path of the root as programs see it, without a slash at its end.
+    pub mount_point: Vec<u8>,
+}
+
+impl PolicySource {
+    /// Returns the source of a mount: files and programs come from [`set_host`].
+    #[must_use]
+    pub fn of_mount() -> Self {
+        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), ..Self::default() }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    policies: Policies,
+    /// The users whose configuration was asked for.
+    asked: HashSet<u32>,
+}
+
+/// The policies of a mount.
+#[derive(Debug)]
+pub(crate) struct MountPolicies {
+    source: PolicySource,
+    state: RwLock<State>,
+    /// Paths of directories by number, until a directory is renamed.
+    paths: Mutex<NumberMap<Arc<[u8]>>>,
+}
+
+impl MountPolicies {
+    fn with(source: PolicySource, policies: Policies) -> Self {
+        let policies = policies.with_mount(source.storage, source.nospace);
+        let state = RwLock::new(State { policies, asked: HashSet::new() });
+        Self { source, state, paths: Mutex::default() }
+    }
+
+    /// Every version is made and kept forever.
+    pub(crate) fn keeping_all(source: PolicySource) -> Self {
+        Self::with(source, Policies::everything())
+    }
+
+    /// The built-in configuration and the files of `source`.
+    ///
+    /// # Errors
+    /// A sentence about what is wrong in the administrator's file.
+    pub(crate) fn load(source: PolicySource) -> core::result::Result<Self, String> {
+        let policies = Self::read(&source)?;
+        Ok(Self::with(source, policies))
+    }
+
+    fn read(source: &PolicySource) -> core::result::Result<Policies, String> {
+        let admin = source.host.as_ref().map(|host| host.admin(&source.config)).transpose()?.flatten();
+        Ok(Policies::new(admin))
+    }
+
+    /// Reads the files again. If they are wrong, the policies stay as they are.
+    pub(crate) fn reload(&self) -> core::result::Result<(), String> {
+        let policies = Self::read(&self.source)?.with_mount(self.source.storage, self.source.nospace);
+        *self.state.write() = State { policies, asked: HashSet::new() };
+        Ok(())
+    }
+
+    /// Forgets the paths: a directory was renamed.
+    pub(crate) fn forget_paths(&self) {
+        self.paths.lock().clear();
+    }
+
+    /// Returns the time for decisions.
+    pub(crate) fn now(&self, time: Time) -> Now {
+        Now { at: nanos(time), utc_offset: self.utc_offset() }
+    }
+
+    fn utc_offset(&self) -> i32 {
+        self.source.host.as_ref().map_or(0, |host| host.utc_offset())
+    }
+
+    pub(crate) fn volume(&self) -> versionpolicy::VolumeLimit {
+        self.state.read().policies.volume()
+    }
+
+    /// Asks the program of a policy. `None` if there is none, or if it failed.
+    pub(crate) fn ask(&self, policy: &Effective, request: impl FnOnce() -> String) -> Option<Vec<u8>> {
+        let external = policy.external.as_ref()?;
+        self.source.host.as_ref()?.decide(external, &request())
+    }
+
+    /// Loads the configuration of an owner of files, once.
+    fn know(&self, uid: u32) {
+        let Some(host) = &self.source.host else { return };
+        if self.state.read().asked.contains(&uid) {
+            return;
+        }
+        let config = host.user(uid);
+        let mut state = self.state.write();
+        state.asked.insert(uid);
+        for warning in state.policies.set_user(uid, config) {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    fn subject<T>(&self, file: &File<'_>, take: impl FnOnce(&Policies, &Subject<'_>) -> T) -> T {
+        self.know(file.uid);
+        let needs = self.state.read().policies.needs();
+        let groups = match &self.source.host {
+            Some(host) if needs.groups => host.groups(file.uid),
+            _ => Vec::new(),
+        };
+        let who = if needs.process { (file.who)() } else { None };
+        let subject = Subject {
+            path: file.path,
+            name: file.name,
+            size: file.size,
+            uid: file.uid,
+            gid: file.gid,
+            groups: &groups,
+            process: who.as_ref().map(|who| &*who.comm),
+            time: needs.time.then(|| LocalTime::new(file.time.sec, self.utc_offset())),
+        };
+        take(&self.state.read().policies, &subject)
+    }
+
+    /// Returns the policy of a file.
+    pub(crate) fn effective(&self, file: &File<'_>) -> Effective {
+        self.subject(file, Policies::effective)
+    }
+
+    /// Says where each value of a policy comes from.
+    pub(crate) fn explain(&self, file: &File<'_>) -> Vec<Reason> {
+        self.subject(file, Policies::explain)
+    }
+}
+
+/// The facts by which a policy is chosen.
+pub(crate) struct File<'a> {
+    pub(crate) path: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) size: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Who changes the file; asked only if some rule needs it.
+    pub(crate) who: &'a dyn Fn() -> Option<Who>,
+    pub(crate) time: Time,
+}
+
+/// Returns a time in nanoseconds since the epoch.
+pub(crate) fn nanos(time: Time) -> i128 {
+    i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
+}
+
+impl Core {
+    /// Returns the path of a lower directory as programs see it, without a slash at its end. That
+    /// of a removed directory is its former path. If it can't be found out, only the part below the
+    /// last known directory.
+    pub(crate) fn path_of(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Arc<[u8]> {
+        if let Some(known) = self.policies.paths.lock().get(&dir.id()) {
+            return Arc::clone(known);
+        }
+        let root = self.root().id();
+        let (mut at, mut names): (_, Vec<Vec<u8>>) = (Arc::clone(dir), Vec::new());
+        while at.id() != root && names.len() < MAX_DEPTH {
+            let mut above = None;
+            let found = at.names(cx, &mut |dir: &Arc<dyn Vnode>, name: Name<'_>| {
+                above = Some((Arc::clone(dir), name.as_bytes().to_vec()));
+                false
+            });
+            let Some((dir, name)) = above.filter(|_| found.is_ok()) else { break };
+            names.push(name);
+            at = dir;
+        }
+        let mut path = self.policies.source.mount_point.clone();
+        for name in names.iter().rev().filter(|name| **name != STORE) {
+            path.push(b'/');
+            path.extend_from_slice(former_name(name));
+        }
+        let path: Arc<[u8]> = path.into();
+        let mut paths = self.policies.paths.lock();
+        if paths.len() >= CACHED_PATHS {
+            paths.clear();
+        }
+        paths.insert(dir.id(), Arc::clone(&path));
+        path
+    }
+
+    /// Returns the policy of the file with this name.
+    pub(crate) fn policy_of(
+        &self,
+        cx: &Cx<'_>,
+        (dir, name): (&Arc<dyn Vnode>, &[u8]),
+        (size, uid, gid): (u64, u32, u32),
+        who: &dyn Fn() -> Option<Who>,
+        time: Time,
+    ) -> Effective {
+        let path = [&*self.path_of(cx, dir), b"/", name].concat();
+        self.policies.effective(&File { path: &path, name, size, uid, gid, who, time })
+    }
+}
+
+/// Returns the name that a removed directory had: `foo;d8` was `foo`.
+fn former_name(name: &[u8]) -> &[u8] {
+    match versionset::parse(name) {
+        versionset::StoreName::Version { stem, letter: versionset::Letter::Directory, .. } => stem,
+        _ => name,
+    }
+}
+
+impl Head<'_> {
+    /// Returns the policy of the file; `None` if it has no name.
+    pub(crate) fn policy(&self, cx: &Cx<'_>, attr: &Attr) -> Result<Option<Effective>> {
+        let server = self.core.server(cx);
+        let Some(place) = self.place(&server)? else { return Ok(None) };
+        let who = || Some(self.core.callers.who(cx));
+        let facts = (attr.size, attr.uid, attr.gid);
+        Ok(Some(self.core.policy_of(&server, (&place.dir, &place.name), facts, &who, self.core.now())))
+    }
+
+    /// Whether no versions of the file are made.
+    pub(crate) fn is_excluded(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
+        Ok(self.policy(cx, attr)?.is_some_and(|policy| !policy.versions))
+    }
+
+    /// Whether a file whose last name goes leaves no version: the policy excludes it, and no older
+    /// version lacks bytes that only it has.
+    pub(crate) fn is_droppable(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
+        if !self.is_excluded(cx, attr)? {
+            return Ok(false);
+        }
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(true) };
+        Ok(sets.keeps.lock(self.core, cx)?.dependent().is_none())
+    }
+}

@@ -1,0 +1,238 @@
+//! Retention: which versions of a set are discarded (Versionfs paper, section 3.3).
+//!
+//! When a version is made, only the tail is looked at, and a few versions go at most. The cleaner
+//! does the rest: what grew too old, generations, the bound for the volume.
+
+use crate::convert::{LEVEL, copy_content, is_content};
+use crate::core::Core;
+use crate::set::{Locked, Set};
+use std::sync::Arc;
+use versionpolicy::{Decision, Effective, VersionInfo, decide, may_exceed};
+use versionset::{Letter, Record, Version, new_version_name, version_name};
+use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Time, Vnode};
+
+/// Versions that go at most when one is made.
+const AT_ONCE: usize = 4;
+
+/// Sets up to this size are looked at whenever a version is made; larger ones each [`EVERY`] times.
+const SMALL: usize = 256;
+const EVERY: u64 = 64;
+
+/// Largest file whose middle versions are discarded while it may be changed, in bytes: changes wait
+/// meanwhile.
+const MAX_WAITING: u64 = 64 << 20;
+
+/// Returns what a version file takes, in bytes.
+fn stored(entry: &Entry) -> u64 {
+    if entry.attr.kind() == Kind::Directory { 0 } else { entry.attr.blocks.saturating_mul(512) }
+}
+
+impl Locked<'_> {
+    /// Describes the versions for a decision, oldest first.
+    pub(crate) fn infos(&self, cx: &Cx<'_>, tags: &[Time]) -> Result<Vec<VersionInfo>> {
+        let mut infos = Vec::with_capacity(self.index().versions.len());
+        for version in self.index().versions.values() {
+            let stored = self.file(cx, version.letter, version.number)?.map_or(0, |entry| stored(&entry));
+            infos.push(info(version, stored, tags));
+        }
+        Ok(infos)
+    }
+
+    /// Discards the oldest version, which no other one needs.
+    pub(crate) fn discard_tail(&mut self, server: &Cx<'_>, number: u64, letter: Letter) -> Result<()> {
+        if letter == Letter::Directory {
+            return self.discard_tree(server, number);
+        }
+        self.append(server, &[Record::Discarded(number)])?;
+        // A file that is left without a record is removed by the cleaner.
+        self.remove(server, letter, number)
+    }
+
+    /// Discards a removed directory: takes it out of the way, and removes it piecewise. What a kill
+    /// leaves has an unfinished name, so the cleaner removes it.
+    fn discard_tree(&mut self, server: &Cx<'_>, number: u64) -> Result<()> {
+        let store = self.store(server)?;
+        let name = version_name(&self.set.stem, Letter::Directory, number);
+        let aside = [&*name, b"~"].concat();
+        self.append(server, &[Record::Discarded(number)])?;
+        match store.rename(server, Name::new(&name)?, &store, Name::new(&aside)?, RenameFlags::default()) {
+            Ok(()) => remove_tree(server, &store, &aside),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+fn info(version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
+    VersionInfo {
+        number: version.number,
+        born: crate::policy::nanos(version.born),
+        died: crate::policy::nanos(version.died),
+        stored,
+        pinned: version.flags.pinned,
+        landmark: version.flags.landmark,
+        tagged: tags.iter().any(|tag| (version.born..version.died).contains(tag)),
+    }
+}
+
+/// Removes a tree, from the bottom up.
+pub(crate) fn remove_tree(server: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
+    // The path to the directory that is emptied now.
+    let mut path = vec![(Arc::clone(dir), name.to_vec())];
+    while let Some((parent, name)) = path.last().cloned() {
+        let Some(entry) = parent.lookup(server, Name::new(&name)?)? else {
+            path.pop();
+            continue;
+        };
+        if entry.attr.kind() != Kind::Directory {
+            parent.unlink(server, Name::new(&name)?)?;
+            path.pop();
+            continue;
+        }
+        let mut first = None;
+        entry.vnode.readdir(server, 0, &mut |entry| {
+            let name = entry.name.as_bytes();
+            first = (name != b"." && name != b"..").then(|| name.to_vec());
+            first.is_none()
+        })?;
+        match first {
+            Some(child) => path.push((entry.vnode, child)),
+            None => {
+                parent.rmdir(server, Name::new(&name)?)?;
+                path.pop();
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Applies the limits after a version was made: discards the oldest versions while a maximum is
+    /// exceeded. The version exists, so this does not fail.
+    pub(crate) fn retain(&self, server: &Cx<'_>, locked: &mut Locked<'_>, policy: &Effective) {
+        if let Err(errno) = self.try_retain(server, locked, policy) {
+            tracing::warn!(%errno, "can't discard versions of {}", locked.set.stem.escape_ascii());
+        }
+    }
+
+    fn try_retain(&self, server: &Cx<'_>, locked: &mut Locked<'_>, policy: &Effective) -> Result<()> {
+        let index = locked.index();
+        let count = index.versions.len();
+        if count > SMALL && !index.next().is_multiple_of(EVERY) {
+            return Ok(());
+        }
+        let Some(oldest) = index.versions.values().next() else { return Ok(()) };
+        let now = self.policies.now(self.now());
+        let oldest_died = crate::policy::nanos(oldest.died);
+        // Without looking at each file, any set may exceed a limit on space.
+        let space = if policy.space.max == versionpolicy::NO_LIMIT { 0 } else { u64::MAX };
+        if !may_exceed(policy, count as u64, space, oldest_died, now) {
+            return Ok(());
+        }
+        let infos = locked.infos(server, &crate::tags::times(self, server)?)?;
+        let decision = decide(policy, &infos, now);
+        let tail: Vec<u64> = tail(&decision).take(AT_ONCE).collect();
+        for number in tail {
+            let versions = &locked.index().versions;
+            let Some(letter) = versions.get(&number).map(|version| version.letter) else { continue };
+            // The one that was just made stays; removed trees are left to the cleaner.
+            if versions.len() == 1 || letter == Letter::Directory {
+                break;
+            }
+            locked.discard_tail(server, number, letter)?;
+        }
+        Ok(())
+    }
+
+    /// Decides what to discard of a set; asks the policy's program if there is one.
+    pub(crate) fn decide(&self, policy: &Effective, path: &[u8], infos: &[VersionInfo]) -> Decision {
+        let now = self.policies.now(self.now());
+        let answer = self.policies.ask(policy, || versionpolicy::request_json(policy, path, infos, now));
+        match answer.map(|answer| versionpolicy::apply_answer(policy, infos, now, &answer)) {
+            Some(Ok(decision)) => decision,
+            Some(Err(error)) => {
+                tracing::warn!("{}: the policy's program: {error}", path.escape_ascii());
+                decide(policy, infos, now)
+            }
+            None => decide(policy, infos, now),
+        }
+    }
+
+    /// Discards a version, wherever it is in the set: first gives older ones what they need of it.
+    /// Returns false if that would keep programs waiting for long; then it stays. Unless `waits`,
+    /// which a user's command may.
+    pub(crate) fn discard(&self, server: &Cx<'_>, set: &Set, number: u64, waits: bool) -> Result<bool> {
+        let head = set.content_head(self, server)?;
+        let inode = head.as_ref().map(|head| self.inodes.get(head.id()));
+        // Nobody saves blocks of the head, or changes it, while its bytes are read.
+        let mut session = inode.as_ref().map(|inode| inode.wait_session());
+        let mut locked = set.lock(self, server)?;
+        let index = locked.index();
+        // Somebody else may have discarded it meanwhile.
+        let Some(version) = index.versions.get(&number) else { return Ok(true) };
+        let (letter, size) = (version.letter, version.size);
+        let older = index.versions.range(..number).next_back().map(|(_, older)| older.letter);
+        let gives = older.is_some_and(Letter::depends_on_newer) && is_content(letter);
+        let is_newest = index.newest().is_some_and(|newest| newest.number == number);
+        let is_written = session.as_ref().is_some_and(|session| session.writers > 0);
+        if !waits && ((is_newest && is_written) || (gives && size > MAX_WAITING)) {
+            return Ok(false);
+        }
+        if let Some(session) = &mut session {
+            // The file that receives blocks may be replaced or removed. The next write finds out.
+            session.active = None;
+        }
+        if gives {
+            self.absorb(server, &mut locked, head.as_ref(), number)?;
+        }
+        locked.discard_tail(server, number, letter)?;
+        locked.remove_stale(server, number)?;
+        make_dependent_sparse(server, &mut locked, head.as_ref())?;
+        Ok(true)
+    }
+
+    /// Makes older versions independent of one.
+    fn absorb(
+        &self,
+        server: &Cx<'_>,
+        locked: &mut Locked<'_>,
+        head: Option<&Arc<dyn Vnode>>,
+        number: u64,
+    ) -> Result<()> {
+        let has_head = locked.index().newest().is_some_and(|newest| !newest.cause.ends_head());
+        let files = locked.files(server, head.filter(|_| has_head))?;
+        let older = locked.index().versions.range(..number).next_back().map(|(number, _)| *number);
+        if let Some(older) = older {
+            locked.remove_stale(server, older)?;
+        }
+        let converted = versionset::absorb(server, &files, locked.index(), number, LEVEL)?;
+        for (number, letter) in converted {
+            let old = locked.index().versions.get(&number).map(|version| version.letter);
+            locked.append(server, &[Record::Converted { number, letter }])?;
+            if let Some(old) = old.filter(|old| *old != letter) {
+                locked.remove(server, old, number)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the newest version an ordinary file if it depends on the head in a format to which no
+/// blocks can be added.
+fn make_dependent_sparse(server: &Cx<'_>, locked: &mut Locked<'_>, head: Option<&Arc<dyn Vnode>>) -> Result<()> {
+    let Some((number, letter)) = locked.dependent().filter(|(_, letter)| *letter != Letter::Sparse) else {
+        return Ok(());
+    };
+    let content = crate::past::open_version(server, locked, number, head)?;
+    let (store, stem) = (locked.store(server)?, locked.set.stem.to_vec());
+    let (temporary, name) = (new_version_name(&stem, Letter::Full, number), version_name(&stem, Letter::Full, number));
+    versionset::replace(server, &store, &temporary, &name, |file| copy_content(server, &*file, &*content))?;
+    locked.append(server, &[Record::Converted { number, letter: Letter::Full }])?;
+    locked.remove(server, letter, number)
+}
+
+/// The oldest versions that are discarded, up to the first that is kept.
+fn tail(decision: &Decision) -> impl Iterator<Item = u64> + '_ {
+    let is_discarded = |verdict: &versionpolicy::Verdict| matches!(verdict, versionpolicy::Verdict::Discard(_));
+    decision.verdicts.iter().take_while(move |(_, verdict)| is_discarded(verdict)).map(|(number, _)| *number)
+}

@@ -1,0 +1,124 @@
+//! A walk over all stores of a tree, those in removed directories included. It goes by the order of
+//! the paths, so it can be continued later at a path.
+
+use crate::set::find_store;
+use std::sync::Arc;
+use versionset::{LINKS, Letter, STORE, StoreName, parse};
+use vnode::{Cx, DirEntry, Kind, Name, Result, Vnode};
+
+/// A position: the names from the root to a directory.
+pub(crate) type Position = Vec<Vec<u8>>;
+
+/// Called for each store with its position. Returns whether the walk goes on.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[Vec<u8>], &Found) -> Result<bool>;
+
+/// A directory with a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The directory.
+    pub(crate) dir: Arc<dyn Vnode>,
+    /// Its store, or for the sets of inodes with several names the directory in the root's store.
+    pub(crate) store: Arc<dyn Vnode>,
+    pub(crate) is_links: bool,
+}
+
+/// A directory whose subdirectories are visited.
+struct Level {
+    dir: Arc<dyn Vnode>,
+    /// In descending order: the next is the last.
+    left: Vec<Vec<u8>>,
+}
+
+/// Visits every store behind `after`. `visit` returns false to end the walk; the position is then
+/// that of the last directory that it accepted.
+///
+/// # Errors
+/// Those of `visit` and of the layer below. Directories that vanish meanwhile are passed over.
+pub(crate) fn stores(cx: &Cx<'_>, root: &Arc<dyn Vnode>, after: &[Vec<u8>], visit: Visit<'_>) -> Result<bool> {
+    let mut position: Position = Vec::new();
+    let mut levels = Vec::new();
+    if after.is_empty() && !visit_dir(cx, &position, root, visit)? {
+        return Ok(false);
+    }
+    levels.push(Level { dir: Arc::clone(root), left: subdirectories(cx, root)? });
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.left.pop() else {
+            levels.pop();
+            position.pop();
+            continue;
+        };
+        let Some(dir) = open(cx, &level.dir, &name)? else { continue };
+        position.push(name);
+        let is_above = after.starts_with(&position);
+        if *position <= *after && !is_above {
+            position.pop();
+            continue;
+        }
+        if !is_above && !visit_dir(cx, &position, &dir, visit)? {
+            return Ok(false);
+        }
+        let left = subdirectories(cx, &dir)?;
+        levels.push(Level { dir, left });
+    }
+    Ok(true)
+}
+
+fn visit_dir(cx: &Cx<'_>, position: &[Vec<u8>], dir: &Arc<dyn Vnode>, visit: Visit<'_>) -> Result<bool> {
+    let Some(store) = find_store(cx, dir)? else { return Ok(true) };
+    if position.is_empty()
+        && let Some(links) = store.lookup(cx, Name::new(LINKS)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory)
+        && !visit(position, &Found { dir: Arc::clone(dir), store: links.vnode, is_links: true })?
+    {
+        return Ok(false);
+    }
+    visit(position, &Found { dir: Arc::clone(dir), store, is_links: false })
+}
+
+/// Returns the subdirectories in descending order: the removed ones, in the store, as
+/// `.;versions/foo;d8`.
+fn subdirectories(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    list(cx, dir, &mut |entry| {
+        if entry.kind == Kind::Directory && !matches!(entry.name.as_bytes(), STORE | b"." | b"..") {
+            names.push(entry.name.as_bytes().to_vec());
+        }
+    })?;
+    if let Some(store) = find_store(cx, dir)? {
+        list(cx, &store, &mut |entry| {
+            let name = entry.name.as_bytes();
+            if matches!(parse(name), StoreName::Version { letter: Letter::Directory, .. }) {
+                names.push([STORE, b"/", name].concat());
+            }
+        })?;
+    }
+    names.sort_unstable_by(|one, other| other.cmp(one));
+    Ok(names)
+}
+
+/// Opens a subdirectory by its name in a position.
+fn open(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Option<Arc<dyn Vnode>>> {
+    let mut at = Arc::clone(dir);
+    for part in name.split(|byte| *byte == b'/') {
+        let Some(entry) = at.lookup(cx, Name::new(part)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory) else {
+            return Ok(None);
+        };
+        at = entry.vnode;
+    }
+    Ok(Some(at))
+}
+
+/// Lists a directory.
+pub(crate) fn list(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, add: &mut dyn FnMut(&DirEntry<'_>)) -> Result<()> {
+    let mut cookie = 0;
+    loop {
+        let before = cookie;
+        dir.readdir(cx, cookie, &mut |entry| {
+            cookie = entry.cookie;
+            add(entry);
+            true
+        })?;
+        if cookie == before {
+            return Ok(());
+        }
+    }
+}

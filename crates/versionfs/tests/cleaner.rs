@@ -1,0 +1,318 @@
+//! Conversion, retention and cleaning: whatever happens, every version that remains has its bytes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "common/policies.rs"]
+mod common;
+
+use common::*;
+use memfs::{Count, Fault, Faults, MemFs, Plan};
+use std::sync::Arc;
+use vnode::Layer as _;
+
+const STORAGES: [&str; 6] = ["full", "compress", "sparse", "sparse-compress", "delta", "text"];
+
+fn config(storage: &str, more: &str) -> String {
+    format!("builtin = false\nstorage = \"{storage}\"\n{more}")
+}
+
+#[test]
+fn random_histories_survive_conversions_and_discards() {
+    let limits = ["", "number = \"..5\"", "keep = { daily = 3 }", "space = \"..30KiB\"", "age = \"..1d\""];
+    for seed in 0..40 {
+        let mut story = Story::new(seed, b"file");
+        let lower = MemFs::new();
+        let mut random = Random(seed + 1000);
+        let mut layer = mount(&lower, &config(STORAGES[random.below(6) as usize], ""));
+        for _ in 0..40 {
+            story.step(&layer, &lower);
+            verify(&lower, b"file", &story.expected);
+            match random.below(8) {
+                0 => drop(control(&layer, "versionfs.convert").unwrap()),
+                1 => {
+                    // Another policy: what is there is converted again, and some versions go.
+                    let storage = STORAGES[random.below(6) as usize];
+                    layer = mount(&lower, &config(storage, limits[random.below(5) as usize]));
+                    let done = control(&layer, "versionfs.clean").unwrap();
+                    assert!(done.contains("failed 0"), "{done}");
+                }
+                _ => {}
+            }
+            verify(&lower, b"file", &story.expected);
+        }
+    }
+}
+
+/// A history, and the same after a command that was killed at each of its steps.
+fn killed(seed: u64, before: &str, after: &str, command: &str) {
+    let mut story = Story::new(seed, b"file");
+    let lower = MemFs::new();
+    let layer = mount(&lower, before);
+    for _ in 0..14 {
+        story.step(&layer, &lower);
+    }
+    drop(control(&layer, "versionfs.convert").unwrap());
+    for _ in 0..4 {
+        story.step(&layer, &lower);
+    }
+    drop(layer);
+    let count = verify(&lower, b"file", &story.expected);
+    assert!(count > 4, "{count}");
+    let (mut at, mut was_killed) = (1, true);
+    while was_killed {
+        let faults = Faults::new();
+        let copy = lower.fork(&faults);
+        let layer = mount(&copy, after);
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _ = control(&layer, command);
+        was_killed = faults.crashed();
+        drop(layer);
+        let survivor = copy.recover(&Faults::new());
+        verify(&survivor, b"file", &story.expected);
+        // The next one completes the work.
+        let layer = mount(&survivor, after);
+        let done = control(&layer, "versionfs.clean").unwrap();
+        assert!(done.contains("failed 0"), "{done}");
+        let left = verify(&survivor, b"file", &story.expected);
+        let files = store_names(&survivor).iter().filter(|name| name.starts_with("file;") && *name != "file;i").count();
+        assert_eq!(files, left, "leftovers after step {at}: {:?}", store_names(&survivor));
+        at += 1;
+    }
+    assert!(at > 4);
+}
+
+#[test]
+fn a_conversion_may_be_killed_at_any_step() {
+    for (seed, storage) in STORAGES.iter().enumerate() {
+        let other = STORAGES[(seed + 2) % 6];
+        killed(seed as u64 + 50, &config(other, ""), &config(storage, ""), "versionfs.clean");
+    }
+}
+
+#[test]
+fn discarding_may_be_killed_at_any_step() {
+    for (seed, storage) in STORAGES.iter().enumerate() {
+        let after = config(storage, "keep = { daily = 2 }\nnumber = \"1..6\"");
+        killed(seed as u64 + 80, &config(storage, ""), &after, "versionfs.clean");
+    }
+}
+
+#[test]
+fn a_failed_step_of_a_conversion_leaves_the_versions() {
+    for at in (1..60).step_by(3) {
+        let mut story = Story::new(7, b"file");
+        let faults = Faults::new();
+        let lower = MemFs::with(memfs::MemOptions::default(), &faults);
+        let layer = mount(&lower, &config("compress", ""));
+        for _ in 0..12 {
+            story.step(&layer, &lower);
+        }
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(vnode::Errno::NOSPC) });
+        let _ = control(&layer, "versionfs.convert");
+        faults.disarm();
+        verify(&lower, b"file", &story.expected);
+        for _ in 0..6 {
+            story.step(&layer, &lower);
+        }
+        verify(&lower, b"file", &story.expected);
+    }
+}
+
+#[test]
+fn a_version_is_converted_while_its_file_is_written() {
+    // A program writes at each step of a conversion.
+    for at in 1..40 {
+        let faults = Faults::new();
+        let lower = MemFs::with(memfs::MemOptions::default(), &faults);
+        let layer = mount(&lower, &config("compress", ""));
+        let root = layer.root();
+        let (entry, file) = root.create(&cx(), name(b"file"), 0o644, vnode::OpenFlags::RDWR).unwrap();
+        file.write(&cx(), &[1; 40_000], 0).unwrap();
+        drop(file);
+        let file = entry.vnode.open(&cx(), vnode::OpenFlags::RDWR).unwrap();
+        file.write(&cx(), &[2; 10], 5000).unwrap();
+        drop(file);
+        let vnode = Arc::clone(&entry.vnode);
+        faults.reset();
+        let (sender, done) = std::sync::mpsc::channel();
+        faults.call_at(at, move || {
+            let writer = std::thread::spawn(move || {
+                let file = vnode.open(&cx(), vnode::OpenFlags::RDWR).unwrap();
+                file.write(&cx(), &[3; 9000], 20_000).unwrap();
+            });
+            // Where the converter holds a lock, the writer waits for it.
+            let begun = std::time::Instant::now();
+            while !writer.is_finished() && begun.elapsed().as_millis() < 20 {
+                std::thread::yield_now();
+            }
+            sender.send(writer).unwrap();
+        });
+        let _ = control(&layer, "versionfs.convert");
+        let _ = faults.forget_call();
+        if let Ok(writer) = done.try_recv() {
+            writer.join().unwrap();
+        }
+        let first: Vec<u8> = vec![1; 40_000];
+        assert_eq!(version(&lower, b"file", 1), Ok(first), "step {at}");
+    }
+}
+
+#[test]
+fn limits_apply_when_a_version_is_made() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, &config("sparse", "number = \"..3\""));
+    let mut story = Story::new(3, b"file");
+    for _ in 0..30 {
+        story.step(&layer, &lower);
+        assert!(index(&lower, b"file").versions.len() <= 3);
+        verify(&lower, b"file", &story.expected);
+    }
+    assert_eq!(index(&lower, b"file").versions.len(), 3);
+}
+
+#[test]
+fn what_a_policy_excludes_makes_no_version_but_older_ones_stay_right() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, &config("sparse", ""));
+    let mut story = Story::new(11, b"file");
+    for _ in 0..10 {
+        story.step(&layer, &lower);
+    }
+    let count = verify(&lower, b"file", &story.expected);
+    drop(layer);
+    let layer = mount(&lower, &config("sparse", "[[rule]]\nname = \"file\"\nversions = false"));
+    for _ in 0..25 {
+        story.step(&layer, &lower);
+        verify(&lower, b"file", &story.expected);
+        // At most one: a removed head that older versions need.
+        assert!(index(&lower, b"file").versions.len() <= count + 1);
+    }
+    let explained = layer.root().control(&cx(), "versionfs.policy", b"file").unwrap();
+    let explained = String::from_utf8(explained).unwrap();
+    assert!(explained.contains("versions = false (test.conf:5)"), "{explained}");
+}
+
+#[test]
+fn an_excluded_file_leaves_nothing() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, "");
+    let root = layer.root();
+    for step in 0..3_u8 {
+        let (_, file) = root.create(&cx(), name(b"a.tmp"), 0o644, vnode::OpenFlags::RDWR).unwrap();
+        file.write(&cx(), &[step; 10], 0).unwrap();
+        drop(file);
+        let entry = root.lookup(&cx(), name(b"a.tmp")).unwrap().unwrap();
+        let file = entry.vnode.open(&cx(), vnode::OpenFlags::RDWR).unwrap();
+        file.write(&cx(), &[step + 10; 10], 0).unwrap();
+        drop(file);
+        root.unlink(&cx(), name(b"a.tmp")).unwrap();
+    }
+    assert_eq!(store_names(&lower), Vec::<String>::new());
+}
+
+#[test]
+fn removed_trees_are_discarded_piecewise() {
+    let plain = config("full", "");
+    let lower = MemFs::new();
+    let layer = mount(&lower, &plain);
+    let root = layer.root();
+    let dir = root.mkdir(&cx(), name(b"dir"), 0o755).unwrap().vnode;
+    for file in [&b"one"[..], b"two"] {
+        let (_, open) = dir.create(&cx(), name(file), 0o644, vnode::OpenFlags::RDWR).unwrap();
+        open.write(&cx(), file, 0).unwrap();
+        drop(open);
+        dir.unlink(&cx(), name(file)).unwrap();
+    }
+    drop(dir);
+    root.rmdir(&cx(), name(b"dir")).unwrap();
+    drop(root);
+    assert!(store_names(&lower).contains(&"dir;d1".to_owned()));
+    let objects = lower.objects();
+    let (mut at, mut was_killed) = (1, true);
+    while was_killed {
+        let faults = Faults::new();
+        let copy = lower.fork(&faults);
+        let layer = mount(&copy, &config("full", "number = \"..0\""));
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _ = control(&layer, "versionfs.clean");
+        was_killed = faults.crashed();
+        drop(layer);
+        let survivor = copy.recover(&Faults::new());
+        let layer = mount(&survivor, &config("full", "number = \"..0\""));
+        control(&layer, "versionfs.clean").unwrap();
+        assert_eq!(store_names(&survivor), ["dir;i"], "step {at}");
+        assert!(survivor.objects() < objects);
+        at += 1;
+    }
+}
+
+#[test]
+fn a_program_decides() {
+    let lower = MemFs::new();
+    let with_program = config("full", "external = \"/bin/decide\"");
+    let layer = mount_with(&lower, &with_program, Some("{\"discard\": [2]}"));
+    let mut story = Story::new(5, b"file");
+    while index(&lower, b"file").versions.len() < 4 {
+        story.step(&layer, &lower);
+    }
+    control(&layer, "versionfs.clean").unwrap();
+    let left: Vec<u64> = index(&lower, b"file").versions.keys().copied().collect();
+    assert_eq!(left, [1, 3, 4]);
+    verify(&lower, b"file", &story.expected);
+    // An answer that makes no sense is none.
+    let layer = mount_with(&lower, &with_program, Some("discard everything"));
+    control(&layer, "versionfs.clean").unwrap();
+    assert_eq!(index(&lower, b"file").versions.len(), 3);
+}
+
+#[test]
+fn the_volume_is_bounded() {
+    let lower = MemFs::new();
+    lower.set_space(4 << 20);
+    let layer = mount(&lower, &config("full", ""));
+    let mut story = Story::new(9, b"file");
+    for _ in 0..30 {
+        story.step(&layer, &lower);
+    }
+    drop(layer);
+    let layer = mount(&lower, &config("full", "[volume]\nmax = \"100KiB\""));
+    let done = control(&layer, "versionfs.clean").unwrap();
+    assert!(!done.contains("discarded 0"), "{done}");
+    let usage = control(&layer, "versionfs.usage").unwrap();
+    let bytes: u64 = usage.lines().skip(1).map(|line| line.split(' ').nth(2).unwrap().parse::<u64>().unwrap()).sum();
+    assert!(bytes <= 100 << 10, "{usage}");
+    verify(&lower, b"file", &story.expected);
+}
+
+#[test]
+fn the_thread_converts_and_ends() {
+    let lower = MemFs::new();
+    let source = versionfs::PolicySource {
+        host: Some(Arc::new(Host(config("compress", ""), None))),
+        ..versionfs::PolicySource::default()
+    };
+    let options = versionfs::Options { background: true, clock, ..versionfs::Options::default() };
+    let layer = versionfs::VersionFs::with_policies(lower.clone(), options, source).unwrap();
+    let mut story = Story::new(21, b"file");
+    for _ in 0..10 {
+        story.step(&layer, &lower);
+    }
+    let begun = std::time::Instant::now();
+    while begun.elapsed().as_secs() < 20 && !store_names(&lower).iter().any(|name| name.contains(";c")) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let begun = std::time::Instant::now();
+    drop(layer);
+    assert!(begun.elapsed().as_secs() < 2);
+    assert!(store_names(&lower).iter().any(|name| name.contains(";c")), "{:?}", store_names(&lower));
+    verify(&lower, b"file", &story.expected);
+}
+
+#[test]
+fn commands_refuse_what_makes_no_sense() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, "");
+    assert_eq!(layer.root().control(&cx(), "versionfs.policy", b""), Err(vnode::Errno::INVAL));
+    assert_eq!(layer.root().control(&cx(), "versionfs.policy", b".;versions"), Err(vnode::Errno::NOENT));
+    assert_eq!(control(&layer, "versionfs.reload"), Ok(String::new()));
+    assert!(layer.commands().iter().any(|command| command.name == "versionfs.clean"));
+}
