@@ -193,3 +193,12 @@ fn kept(tree: &Tree) -> Tree {
     }
     tree
 }
+
+/// Writes a configuration by which every version of every file is kept, and returns the mount
+/// option that selects it.
+#[must_use]
+pub fn keep_all(sandbox: &crate::Sandbox) -> String {
+    let path = sandbox.path("versionfs.conf");
+    fs::write(&path, "builtin = false\n[volume]\nmax = \"none\"\n").expect("a configuration");
+    format!("config={}", path.display())
+}

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use strata_tests::process::sh;
 use strata_tests::tree::{self, Times};
-use strata_tests::versions::{Moments, contents, list, texts};
+use strata_tests::versions::{Moments, contents, keep_all, list, texts};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
 /// versionfs over an empty directory of an ext4 file system.
@@ -26,7 +26,8 @@ impl Mount {
         let sandbox = Sandbox::new();
         let lower = sandbox.ext4("disk", 512).join("lower");
         fs::create_dir(&lower).unwrap();
-        let mounted = Mounted::new(Spec::versions(&lower, options, transport), &sandbox.path("m"));
+        let options = format!("{}{options}", keep_all(&sandbox));
+        let mounted = Mounted::new(Spec::versions(&lower, &options, transport), &sandbox.path("m"));
         Self { mounted, lower, transport, sandbox }
     }
 
@@ -87,7 +88,7 @@ fn editors(transport: Transport) {
 
 /// Shell redirections, dd, truncate, fallocate, cp, install, mv, rsync.
 fn tools(transport: Transport) {
-    for options in ["", "storage=full", "copy-on=write,comprehensive"] {
+    for options in ["", ",storage=full", ",copy-on=write,comprehensive"] {
         let mut mount = Mount::new(transport, options);
         let scripts = [
             "seq 20000 > a; cp a b; cp -a a c; ln -s a s; mkfifo f; mkdir -p d/e; cp a d/e/x",
