@@ -46,11 +46,11 @@ pub fn command(dir: &Path, command: &str, input: &str) -> io::Result<String> {
 /// Returns a name as it is written in commands.
 #[must_use]
 pub fn escaped(name: &str) -> String {
-    let escape = |byte: u8| match byte {
-        0..=0x20 | 0x7f | b'\\' => format!("\\{byte:03o}"),
-        _ => char::from(byte).to_string(),
+    let escape = |c: char| match c {
+        '\0'..=' ' | '\x7f' | '\\' => format!("\\{:03o}", u32::from(c)),
+        _ => c.to_string(),
     };
-    name.bytes().map(escape).collect()
+    name.chars().map(escape).collect()
 }
 
 /// Returns the versions of a name, oldest first; none if it has neither versions nor a head.
