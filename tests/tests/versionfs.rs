@@ -371,7 +371,7 @@ fn killed(transport: Transport) {
     for (seed, options) in [(11, ""), (12, "storage=full"), (13, "comprehensive,copy-on=write")] {
         let mut mount = Mount::sized(256, transport, options);
         let (mut past, mut rng) = (Past::default(), Rng::new(seed));
-        for round in 0..if strata_tests::long() { 100 } else { 12 } {
+        for round in 0..if strata_tests::long() { 100 } else { 6 } {
             mount.mounted.kill_after(Duration::from_micros(500 + rng.below(30_000)));
             let (op, steps) = loop {
                 let op = Op::any(&mut rng, &past, 30_000);
@@ -385,12 +385,7 @@ fn killed(transport: Transport) {
             mount.mounted.mount_again();
             settle(&op, &steps, &mut past, mount.dir());
             let _ = fs::remove_file(mount.path("new"));
-            past.check(
-                mount.dir(),
-                false,
-                false,
-                &format!("{options}, seed {seed}, round {round}, after {}", short(&op)),
-            );
+            past.check(mount.dir(), false, &format!("{options}, seed {seed}, round {round}, after {}", short(&op)));
         }
     }
 }
