@@ -360,6 +360,19 @@ fn room_on_a_full_disk(transport: Transport) {
     }
 }
 
+/// An editor renames a file to a backup, of which the built-in policy makes no versions, and removes
+/// it at last. The content has a version under the file's name.
+fn removed_backups(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let disk = sandbox.ext4("disk", 64);
+    let mounted = Mounted::new(Spec::versions(&disk, "", transport), &sandbox.path("m"));
+    let script = "cd \"$1\"; echo one > f; mv f f~; echo two > f; rm f~; mv f f.tmp; echo three > f; rm f.tmp";
+    sh(script, &[mounted.dir()]);
+    let all = list(mounted.dir(), "f");
+    let texts: Vec<Vec<u8>> = all.iter().map(|v| read(mounted.dir(), "f", v.number).unwrap()).collect();
+    assert_eq!(texts, [b"one\n", b"two\n"]);
+}
+
 /// Returns the length and first byte of each version.
 fn digests(dir: &Path, name: &str) -> Vec<(usize, u8)> {
     contents(dir, name).iter().map(|v| (v.len(), v.first().copied().unwrap_or_default())).collect()
@@ -822,6 +835,7 @@ fn heads_changed_out_of_band(transport: Transport) {
 on_both_transports!(
     full_disk,
     room_on_a_full_disk,
+    removed_backups,
     killed,
     stacks,
     reading_old_versions,
