@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 build=(gcc libc6-dev)
 run=(debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
+test+=(vim ed)
 test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)
 bench=(fuse3 e2fsprogs xfsprogs util-linux mount)
 lint=(shellcheck codespell python3)

@@ -26,6 +26,7 @@ mod sandbox;
 pub mod suite;
 pub mod tree;
 pub mod user;
+pub mod versions;
 mod watchdog;
 
 pub use counters::Requests;

@@ -72,6 +72,15 @@ pub enum Spec {
         /// Transport.
         transport: Transport,
     },
+    /// versionfs over a directory.
+    Versions {
+        /// Lower directory.
+        lower: PathBuf,
+        /// Options of the layer, separated by commas; may be empty.
+        options: String,
+        /// Transport.
+        transport: Transport,
+    },
     /// A stack of layers in one server.
     Stack {
         /// Stack specification, top layer first.
@@ -98,6 +107,12 @@ impl Spec {
     #[must_use]
     pub fn wrap(lower: &Path, transport: Transport) -> Self {
         Self::Wrap { lower: lower.to_owned(), transport }
+    }
+
+    /// Returns versionfs over `lower`, with the given options of the layer.
+    #[must_use]
+    pub fn versions(lower: &Path, options: &str, transport: Transport) -> Self {
+        Self::Versions { lower: lower.to_owned(), options: options.to_owned(), transport }
     }
 
     /// Returns a stack in one server: `above` (layers, top first, each followed by ` / `) over a
@@ -156,6 +171,12 @@ impl Spec {
             Self::Wrap { lower, transport } => {
                 options.push(format!("transport={}", transport.name()));
                 ("mount.wrapfs", lower.clone().into_os_string())
+            }
+            Self::Versions { lower, options: layer, transport } => {
+                options.push(format!("transport={}", transport.name()));
+                options.push(if layer.is_empty() { "" } else { "," });
+                options.push(layer);
+                ("mount.versionfs", lower.clone().into_os_string())
             }
             Self::Stack { words, transport } => {
                 options.push(format!("transport={}", transport.name()));
@@ -262,7 +283,10 @@ impl Mounted {
         }
         self.up = true;
         self.servers = watchdog::servers().into_iter().filter(|pid| !before.contains(pid)).collect();
-        if let Spec::Union { transport, .. } | Spec::Wrap { transport, .. } | Spec::Stack { transport, .. } = &self.spec
+        if let Spec::Union { transport, .. }
+        | Spec::Wrap { transport, .. }
+        | Spec::Versions { transport, .. }
+        | Spec::Stack { transport, .. } = &self.spec
         {
             let info = crate::counters::text(&self.dir, "server.info");
             assert!(

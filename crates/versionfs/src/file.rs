@@ -518,7 +518,7 @@ impl OpenFile for VersionFile {
         };
         let event = || Ok(Event::head(&self.head(), cx, Audited::Write)?.with_range(offset, 0));
         self.core.audited(cx, event, write, |written, event| {
-            event.range = (self.offset_of(cx, offset, *written), *written as u64)
+            event.range = (self.offset_of(cx, offset, *written), *written as u64);
         })
     }
 
@@ -668,6 +668,10 @@ impl Drop for VersionFile {
             if let Err(errno) = self.head().end_delay(&cx, &mut session, &*self.lower) {
                 tracing::warn!(%errno, "file {}: can't truncate it as its last writer wanted", self.inode.id);
                 self.inode.delay_is_over();
+                // Users have seen the file as empty, and the kernel knows it as such.
+                if let Some(upcalls) = self.core.upcalls.get() {
+                    upcalls.data_changed(self.inode.id, 0..u64::MAX);
+                }
             }
             session.active = None;
             if let Err(errno) = self.drop_early(&cx) {

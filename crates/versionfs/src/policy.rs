@@ -315,13 +315,15 @@ impl Head<'_> {
         Ok(self.policy(cx, attr)?.is_some_and(|policy| !policy.versions))
     }
 
-    /// Whether a file whose last name goes leaves no version: the policy excludes it, and no older
-    /// version lacks bytes that only it has.
+    /// Whether a file whose last name goes leaves no version: the policy excludes it, no older
+    /// version lacks bytes that only it has, and it had no other name before. The history of that
+    /// name refers to this one: an editor may rename a file to a backup, which it removes later.
     pub(crate) fn is_droppable(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
         if !self.is_excluded(cx, attr)? {
             return Ok(false);
         }
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(true) };
-        Ok(sets.keeps.lock(self.core, cx)?.dependent().is_none())
+        let came = sets.own.lock(self.core, cx)?.index().birth.as_ref().is_some_and(|birth| birth.from.is_some());
+        Ok(!came && sets.keeps.lock(self.core, cx)?.dependent().is_none())
     }
 }

@@ -59,6 +59,9 @@ struct State {
     index: Index,
     /// Length of the log in bytes; 0 if there is none.
     log_len: u64,
+    /// Whether a repair of the index could not be written: the index is written anew before the
+    /// next record.
+    is_unwritten: bool,
     store: Option<Arc<dyn Vnode>>,
 }
 
@@ -268,10 +271,12 @@ impl Locked<'_> {
             self.state.log_len = bytes.len() as u64;
             if condition != Condition::Complete {
                 tracing::warn!("the index {} is damaged and is rebuilt", name.escape_ascii());
-                self.rebuild(cx, &store)?;
+                let rebuilt = self.rebuild(cx, &store);
+                self.or_unwritten(rebuilt)?;
             } else if self.has_unknown(cx)? {
                 tracing::warn!("the index {} lacks versions and is rebuilt", name.escape_ascii());
-                self.rebuild(cx, &store)?;
+                let rebuilt = self.rebuild(cx, &store);
+                self.or_unwritten(rebuilt)?;
             } else if !self.has_newest(cx, &store)? {
                 self.drop_newest(cx)?;
             } else {
@@ -338,8 +343,9 @@ impl Locked<'_> {
             _ => file.vnode.id() == head.vnode.id(),
         };
         if is_head {
-            self.append(cx, &[Record::Discarded(number)])?;
-            self.remove(cx, letter, number)?;
+            self.repair(cx, Record::Discarded(number))?;
+            let removed = self.remove(cx, letter, number);
+            self.or_unwritten(removed)?;
         }
         Ok(())
     }
@@ -350,10 +356,32 @@ impl Locked<'_> {
         let Some(number) = self.state.index.newest().map(|newest| newest.number) else { return Ok(()) };
         for letter in Letter::ALL {
             if self.file(cx, letter, number)?.is_some() {
-                return self.append(cx, &[Record::Converted { number, letter }]);
+                return self.repair(cx, Record::Converted { number, letter });
             }
         }
-        self.append(cx, &[Record::Discarded(number)])
+        self.repair(cx, Record::Discarded(number))
+    }
+
+    /// Records a repair of the index.
+    fn repair(&mut self, cx: &Cx<'_>, record: Record) -> Result<()> {
+        let written = self.append(cx, core::slice::from_ref(&record));
+        let is_written = written.is_ok();
+        self.or_unwritten(written)?;
+        if !is_written {
+            self.state.index.apply(record);
+        }
+        Ok(())
+    }
+
+    /// Accepts that a repair can't be written: versions are read even on a full or read-only disk.
+    fn or_unwritten(&mut self, written: Result<()>) -> Result<()> {
+        match written {
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::ROFS) => {
+                self.state.is_unwritten = true;
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// Reconciles the index with the files of the store.
@@ -397,6 +425,7 @@ impl Locked<'_> {
             return Err(errno);
         }
         self.state.log_len = bytes.len() as u64;
+        self.state.is_unwritten = false;
         self.state.index.rewritten();
         Ok(())
     }
@@ -439,6 +468,9 @@ impl Locked<'_> {
             return Ok(());
         }
         let store = self.store(cx)?;
+        if self.state.is_unwritten {
+            self.rewrite(cx)?;
+        }
         let mut log = Vec::new();
         if self.state.log_len == 0 {
             log.extend_from_slice(versionset::MAGIC);

@@ -27,8 +27,8 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Compiles a pattern: `*` (not a slash), `**` (anything), `?`, `[a-z]`, `[!a-z]`, `{a,b}`. With
-    /// a slash it is matched with the whole path, otherwise with the last name.
+    /// Compiles a pattern: `*` (not a slash), `**` (anything), `?`, `[a-z]`, `[!a-z]`, `{a,b}`.
+    /// With a slash it is matched with the whole path, otherwise with the last name.
     ///
     /// # Errors
     /// What is wrong and what to write instead.

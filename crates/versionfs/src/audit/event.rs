@@ -62,6 +62,7 @@ impl Event {
             SetAttr { size: Some(_), .. } => Audited::Truncate,
             SetAttr { uid, gid, .. } if uid.is_some() || gid.is_some() => Audited::Chown,
             SetAttr { mode: Some(_), .. } => Audited::Chmod,
+            SetAttr { atime: None, mtime: None, .. } => Audited::Chmod,
             _ => Audited::Times,
         };
         let before = vnode.lower.getattr(&vnode.core.server(cx))?;
@@ -86,7 +87,7 @@ impl Event {
     }
 
     /// Returns the record. The log gives it its number and time.
-    pub(super) fn into_record(self, core: &Core, cx: &Cx<'_>, made: Vec<MadeVersion>, errno: u32) -> AuditRecord {
+    pub(super) fn into_record(self, core: &Core, cx: &Cx<'_>, made: &[MadeVersion], errno: u32) -> AuditRecord {
         let is_new = |version: &MadeVersion| {
             let place = self.new_place.as_ref();
             place.is_some_and(|place| version.dir == place.dir && *version.stem == *stem_of(&place.name))

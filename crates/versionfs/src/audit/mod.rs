@@ -26,8 +26,8 @@ use crate::core::Core;
 use made::Noted;
 use vnode::{Cx, Errno, Result};
 
-/// Whether changes by this caller are recorded: all with the option `audit`, otherwise those of users
-/// whose activity the administrator wants logged.
+/// Whether changes by this caller are recorded: all with the option `audit`, otherwise those of
+/// users whose activity the administrator wants logged.
 pub(crate) fn enabled_for(core: &Core, cx: &Cx<'_>) -> bool {
     core.options.audit || core.policies.logs(cx)
 }
@@ -57,11 +57,11 @@ impl Core {
         match result {
             Ok(done) => {
                 finish(&done, &mut event);
-                reserved.append(cx, event.into_record(self, cx, versions, 0)).map(|()| done)
+                reserved.append(cx, event.into_record(self, cx, &versions, 0)).map(|()| done)
             }
             // Part of the change may have been made.
             Err(Errno::IO) => {
-                let record = event.into_record(self, cx, versions, Errno::IO.raw_os_error().unsigned_abs());
+                let record = event.into_record(self, cx, &versions, Errno::IO.raw_os_error().unsigned_abs());
                 if let Err(errno) = reserved.append(cx, record) {
                     tracing::warn!(%errno, "can't record a failed operation in the audit log yet");
                 }
