@@ -4,11 +4,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-build=(gcc libc6-dev)
+build=(gcc libc6-dev make)
 run=(debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
 test+=(vim ed)
 test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)
+# The C library of versionfs, and the editor of its session.
+test+=(libfuse3-dev pkg-config vim)
 bench=(fuse3 e2fsprogs xfsprogs util-linux mount)
 lint=(shellcheck codespell python3)
 

@@ -137,6 +137,26 @@ uninstall_helper() {
 	done
 }
 
+# Runs a target of the C library's makefile, for the same directories.
+library() {
+	local dest=$DESTDIR
+	[[ -z $dest ]] || dest=$(realpath -m "$dest")
+	make -s -C lib/versionfs "$1" BUILD="$2" PREFIX="$PREFIX" DESTDIR="$dest"
+}
+
+# Builds libversionfs in a directory of its own: an earlier build may belong to another user. The
+# program is of use without it, so a machine without a compiler installs the rest.
+install_library() {
+	local build
+	if ! command -v "${CC:-gcc}" >/dev/null; then
+		warn "${CC:-gcc} is missing: libversionfs is not installed. make deps installs the compiler."
+		return 0
+	fi
+	build=$(mktemp -d)
+	library install "$build" || { rm -rf "$build"; die "libversionfs could not be built or installed"; }
+	rm -rf "$build"
+}
+
 do_install() {
 	local helper pages helpers
 	build_if_needed
@@ -166,6 +186,7 @@ do_install() {
 	rm -rf "$pages"
 	# The header for layers in C.
 	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
+	install_library
 	"$built" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/strata"
 	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
 	"$built" completions fish >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
@@ -197,6 +218,7 @@ do_uninstall() {
 		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
 		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
 		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
+	if [[ -d $DESTDIR$PREFIX ]]; then library uninstall build; fi
 	note "Removed Strata from $DESTDIR$PREFIX and $DESTDIR$SBINDIR."
 }
 

@@ -33,6 +33,8 @@ as_builder scripts/retry-tests.sh --workspace --exclude strata-tests --exclude c
 # The mounted tests, as root.
 PATH="$builder_home/.cargo/bin:$PATH" HOME="$builder_home" \
 	scripts/retry-tests.sh -p cli -p strata-tests "$@" || failed+=("mounted tests")
+step "The C library of versionfs"
+make -s -C lib/versionfs test BUILD="$(realpath -m "${CARGO_TARGET_DIR:-target}")/versionfs" || failed+=("libversionfs")
 # The same program on an older kernel, in qemu.
 step "On Debian's 6.1 kernel, without passthrough and io_uring"
 scripts/test-old-kernel.sh "${CARGO_TARGET_DIR:-target}/debug/strata" "${STRATA_TOOLS:-cache/tools}/bin/fsx" ||

@@ -141,6 +141,12 @@ fn install_writes_only_to_the_given_directories() {
         for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8"] {
             assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
         }
+        for file in ["lib/libversionfs.so", "lib/pkgconfig/versionfs.pc", "include/versionfs.h"] {
+            assert!(stage.sandbox.path(prefix).join(file).is_file(), "{file}");
+        }
+        for page in ["man3/versionfs.3", "man8/libversionfs.8"] {
+            assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
+        }
         assert_eq!(files(Path::new("/usr/sbin")), before);
         stage.done(&[&["uninstall"][..], places].concat());
         let top = stage.sandbox.path(prefix.split('/').next().unwrap());
@@ -189,6 +195,9 @@ fn a_user_can_install_into_the_home_directory() {
     {
         fs::copy(Path::new(SOURCE).join(file), source.join(file)).unwrap();
     }
+    fs::copy(Path::new(SOURCE).join("include/versionfs.h"), source.join("include/versionfs.h")).unwrap();
+    let copied = Command::new("cp").args(["-r", &format!("{SOURCE}/lib"), "/mnt/source"]).status().unwrap();
+    assert!(copied.success());
     let as_user = |words: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--", "make", "-C", "/mnt/source"]);
