@@ -82,7 +82,7 @@ fn each_operation_names_its_user_and_process(transport: Transport) {
         assert!(fs::read_dir(at.join(".;versions")).is_err());
     });
     assert!(fs::metadata(at.join(".;versions/;log/1")).is_err());
-    drop(mounted);
+    drop((root, mounted));
 
     // The log goes on after a kill that left half a record.
     let segment = lower.join(".;versions/;log/1");

@@ -38,16 +38,20 @@ pub(crate) fn run(args: &AuditArgs, now: &Now) -> Result<Exit, Failure> {
     let path = path.transpose().map_err(|wrong| Failure::usage(format!("--path: {wrong}")))?;
     let wanted = Wanted { filter: args.filter.parse(now)?, path };
     let dir: Dir = place::directory(&args.dir)?;
-    let (mut records, mut damage) = (Vec::new(), Vec::new());
+    let (mut records, mut damage, mut torn) = (Vec::new(), Vec::new(), Vec::new());
     dir.audit_log(&mut |line| match line {
-        LogLine::Record(record) if wanted.admits(&record) => records.push(*record),
-        LogLine::Record(_) => {}
+        LogLine::Record(record) => {
+            if record.operation == "torn" {
+                torn.extend(number_of(&record.text).map(|segment| (segment, record.range.0)));
+            }
+            if wanted.admits(&record) {
+                records.push(*record);
+            }
+        }
         LogLine::Damage(segment, at, len) => damage.push((segment, at, len)),
     })?;
-    let torn =
-        |segment: u64| records.iter().any(|record| record.operation == "torn" && is_number(&record.text, segment));
-    // The log says itself which segments an interrupted server left.
-    damage.retain(|(segment, ..)| !torn(*segment));
+    // The log says itself where an interrupted server left half a record.
+    damage.retain(|(segment, at, _)| !torn.contains(&(*segment, *at)));
     print(if args.json { as_json(&records) } else { as_text(&records, now) })?;
     for (segment, at, len) in &damage {
         let _ = writeln!(
@@ -59,8 +63,8 @@ pub(crate) fn run(args: &AuditArgs, now: &Now) -> Result<Exit, Failure> {
     Ok(if damage.is_empty() { Exit::Success } else { Exit::Partial })
 }
 
-fn is_number(text: &[u8], number: u64) -> bool {
-    *text == *number.to_string().as_bytes()
+fn number_of(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Returns what an operation did besides its name and path.
