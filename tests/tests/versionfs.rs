@@ -342,6 +342,7 @@ fn room_on_a_full_disk(transport: Transport) {
         match fs::remove_file(mount.path("small")) {
             Ok(()) => assert!(!mount.path("small").exists()),
             Err(e) => {
+                assert!(options.starts_with("no-space=fail"), "{options}: {e}");
                 assert_eq!(e.raw_os_error(), Some(Errno::NOSPC.raw_os_error()), "{options}");
                 assert_eq!(fs::read(mount.path("small")).unwrap(), b"small");
             }

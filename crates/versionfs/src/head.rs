@@ -321,6 +321,21 @@ impl Head<'_> {
         }
     }
 
+    /// Whether a name may leave this object without a version after its version failed with
+    /// `errno`: the policy says so, and no older version lacks bytes that only the object has.
+    pub(crate) fn may_lose(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
+        let server = self.core.server(cx);
+        if !may_skip(self.policy(cx, attr)?.as_ref(), errno) {
+            return Ok(false);
+        }
+        let Some(sets) = self.sets(&server, attr.nlink)? else { return Ok(true) };
+        let may_lose = sets.keeps.lock(self.core, &server)?.dependent().is_none();
+        if may_lose {
+            tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
+        }
+        Ok(may_lose)
+    }
+
     /// Opens the newest version for saving blocks, if it depends on the head.
     pub(crate) fn activate(&self, cx: &Cx<'_>, session: &mut Session, set: &Arc<Set>) -> Result<()> {
         let server = self.core.server(cx);

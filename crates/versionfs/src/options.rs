@@ -57,7 +57,8 @@ pub enum NoSpace {
     /// It fails with the errno of the layer below, such as `ENOSPC`.
     #[default]
     Fail,
-    /// It is made without a version, where no older version depends on the bytes.
+    /// It is made without a version, where no older version depends on the bytes. Files can be
+    /// removed and renamed then, too.
     Skip,
 }
 

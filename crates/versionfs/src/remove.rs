@@ -70,8 +70,12 @@ impl VersionVnode {
             Fate::Kept => {
                 let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
-                })?;
-                victim.inode.bury(Some(made));
+                });
+                match made {
+                    Ok(made) => victim.inode.bury(Some(made)),
+                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => self.lower.unlink(cx, name)?,
+                    Err(errno) => return Err(errno),
+                }
             }
         }
         victim.inode.forget_place();

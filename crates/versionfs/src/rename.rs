@@ -7,7 +7,7 @@ use crate::remove::Fate;
 use crate::session::Session;
 use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
-use versionset::{Birth, Cause, Letter, Place, Record, version_name};
+use versionset::{Birth, Cause, Letter, Place, Record, Version, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
 
 /// An entry that is renamed, and where to.
@@ -156,8 +156,12 @@ impl Move<'_> {
                         let _ = store.unlink(server, version);
                     }
                     renamed
-                })?;
-                victim.inode.bury(Some(made));
+                });
+                match made {
+                    Ok(made) => victim.inode.bury(Some(made)),
+                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => self.rename(cx, flags)?,
+                    Err(errno) => return Err(errno),
+                }
             }
         }
         victim.inode.forget_place();
@@ -221,19 +225,20 @@ impl Move<'_> {
         }
         let mut locked = sets.own.lock(&object.core, &server)?;
         let target = self.reference();
-        let (version, ()) = object.head().record(
-            cx,
-            &mut locked,
-            &self.attr,
-            (Cause::Rename, Letter::Renamed),
-            |locked, version| {
+        let recorded =
+            object.head().record(cx, &mut locked, &self.attr, (Cause::Rename, Letter::Renamed), |locked, version| {
                 let store = locked.store(&server)?;
                 let file = version_name(&locked.set.stem, Letter::Renamed, version.number);
                 store.symlink(&server, Name::new(&file)?, &target).map(|_| ())
-            },
-        )?;
+            });
         drop(locked);
-        Ok(Left::Version(Made { set: sets.own, number: version.number, letter: Letter::Renamed }))
+        match recorded {
+            Ok((Version { number, .. }, ())) => {
+                Ok(Left::Version(Made { set: sets.own, number, letter: Letter::Renamed }))
+            }
+            Err(errno) if object.head().may_lose(cx, &self.attr, errno)? => Ok(Left::Nothing),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Undoes [`Self::leave`]: the rename failed.
