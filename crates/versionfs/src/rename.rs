@@ -87,6 +87,9 @@ impl VersionVnode {
                     back.stay(cx, left_back.clone());
                     forth.stay(cx, left.clone());
                 })?;
+                // Both names end their periods before one begins another.
+                back.depart(cx, &left_back);
+                forth.depart(cx, &left);
                 back.arrive(cx, &left_back, Cause::Rename);
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
@@ -95,6 +98,7 @@ impl VersionVnode {
             None => {
                 let left = forth.leave(cx, &mut session)?;
                 forth.rename(cx, flags).inspect_err(|_| forth.stay(cx, left.clone()))?;
+                forth.depart(cx, &left);
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
             }
@@ -126,6 +130,7 @@ impl Move<'_> {
                 left
             }
         };
+        self.depart(cx, &left);
         self.arrive(cx, &left, Cause::Replace);
         Ok(())
     }
@@ -259,6 +264,14 @@ impl Move<'_> {
         text
     }
 
+    /// Departs from the old name, which was one of several of the inode. The rename is done, so this
+    /// does not fail.
+    fn depart(&self, cx: &Cx<'_>, left: &Left) {
+        if matches!(left, Left::Inode) {
+            self.object.leave_inode(cx, &self.from.0.lower, self.from.1);
+        }
+    }
+
     /// Arrives at the new name: records where the file came from. The rename is done, so this does
     /// not fail.
     fn arrive(&self, cx: &Cx<'_>, left: &Left, cause: Cause) {
@@ -278,9 +291,6 @@ impl Move<'_> {
             who: object.core.callers.who(cx),
             from: Some(Place { dir: self.from.0.lower.id(), name: self.from.1.as_bytes().into() }),
         };
-        if matches!(left, Left::Inode) {
-            object.leave_inode(cx, &self.from.0.lower, self.from.1);
-        }
         let recorded = set.lock(&object.core, &server).and_then(|mut locked| {
             let mut records = Vec::new();
             if matches!(left, Left::Inode) {

@@ -422,3 +422,17 @@ fn step(fs: &Arc<VersionFs>, names: &Mutex<()>, rng: &mut common::Rng, one: &[u8
         }
     }
 }
+
+/// One of two names of a file is exchanged with another file: each name knows where its file came
+/// from.
+#[test]
+fn an_exchange_with_a_linked_file_records_both_births() {
+    let (mem, fs) = fresh(b"linked");
+    let root = fs.root();
+    root.link(&cx(), name(b"b"), &get(&root, b"a")).unwrap();
+    write(&fs, b"plain", b"plain");
+    let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+    root.rename(&cx(), name(b"a"), &root, name(b"plain"), flags).unwrap();
+    let from = |of: &[u8]| index(&mem, of).birth.and_then(|birth| birth.from).map(|place| place.name.to_vec());
+    assert_eq!((from(b"a"), from(b"plain")), (Some(b"plain".to_vec()), Some(b"a".to_vec())));
+}
