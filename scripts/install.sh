@@ -158,7 +158,7 @@ install_library() {
 }
 
 do_install() {
-	local helper pages helpers
+	local helper pages helpers name
 	build_if_needed
 	mapfile -t helpers < <(built_helpers)
 	((${#helpers[@]} > 0)) || die "$built: \`strata layers --names\` printed no file system types: rebuild it"
@@ -177,7 +177,7 @@ do_install() {
 	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
 	ln -sfn strata "$DESTDIR$PREFIX/bin/versionctl"
 	# fsck(8) searches /sbin.
-	ln -sfn "$program" "$DESTDIR$SBINDIR/fsck.unionfs"
+	for name in fsck.unionfs fsck.versionfs; do ln -sfn "$program" "$DESTDIR$SBINDIR/$name"; done
 	ln -sfn strata "$DESTDIR$PREFIX/bin/snapmerge"
 	pages=$(mktemp -d)
 	"$built" man "$pages"
@@ -208,8 +208,10 @@ do_uninstall() {
 		uninstall_helper "$helper"
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
-	if is_ours "$DESTDIR$SBINDIR/fsck.unionfs"; then rm -f "$DESTDIR$SBINDIR/fsck.unionfs"; fi
-	rm -f "$DESTDIR$man/man8/fsck.unionfs.8"
+	for name in fsck.unionfs fsck.versionfs; do
+		if is_ours "$DESTDIR$SBINDIR/$name"; then rm -f "$DESTDIR$SBINDIR/$name"; fi
+		rm -f "$DESTDIR$man/man8/$name.8"
+	done
 	for name in unionctl uniondbg usenetctl versionctl snapmerge; do
 		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
 	done

@@ -6,6 +6,7 @@
 //! * `unionctl` is the same as `strata union`: module [`unionctl`].
 //! * `uniondbg` is the same as `strata union-debug`: module [`uniondbg`].
 //! * `fsck.unionfs` is the same as `strata fsck`: module [`mod@fsck`].
+//! * `fsck.versionfs` checks and repairs version sets: module [`fsck_versionfs`].
 //! * `snapmerge` is the same as `strata snapmerge`: module [`snapmerge`].
 //! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
 //! * `versionctl` is the same as `strata versions`: module [`versionctl`].
@@ -52,6 +53,7 @@ pub mod exit;
 pub mod export;
 pub mod flags;
 pub mod fsck;
+pub mod fsck_versionfs;
 pub mod helper;
 pub mod histogram;
 pub mod host_dir;
@@ -113,6 +115,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
     if uniondbg::is_called(program) {
         return uniondbg::run(args).into();
+    }
+    if fsck_versionfs::is_called(program) {
+        return fsck_versionfs::run(args).into();
     }
     if fsck::is_called(program) {
         return fsck::run(args).into();

@@ -8,8 +8,8 @@ use crate::new::{self, Language};
 use crate::options::Type;
 use crate::tool::{print, show_again};
 use crate::{
-    check, commit, control, debug, diff, export, fsck, helper, import, lower, man, sandbox, snapmerge, stats, sync,
-    unionctl, uniondbg, usenetctl, versionctl, views,
+    check, commit, control, debug, diff, export, fsck, fsck_versionfs, helper, import, lower, man, sandbox, snapmerge,
+    stats, sync, unionctl, uniondbg, usenetctl, versionctl, views,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -484,6 +484,9 @@ fn write_pages(dir: &Path) -> Result<(), Failure> {
     let mut page = Vec::new();
     clap_mangen::Man::new(fsck::command()).section("8").render(&mut page).map_err(refuse)?;
     std::fs::write(dir.join("fsck.unionfs.8"), page).map_err(refuse)?;
+    let mut page = Vec::new();
+    clap_mangen::Man::new(fsck_versionfs::command()).section("8").render(&mut page).map_err(refuse)?;
+    std::fs::write(dir.join("fsck.versionfs.8"), page).map_err(refuse)?;
     clap_mangen::generate_to(snapmerge::command(), dir).map_err(refuse)?;
     for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;

@@ -148,6 +148,7 @@ run_the_commands_of! {
     commands_of_examples: "docs/examples.md",
     commands_of_faq: "docs/faq.md",
     commands_of_fsck: "docs/fsck.md",
+    commands_of_fsck_versionfs: "docs/fsck-versionfs.md",
     commands_of_index: "docs/index.md",
     commands_of_lbfs: "docs/lbfs.md",
     commands_of_many_branches: "docs/many-branches.md",

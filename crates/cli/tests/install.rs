@@ -138,7 +138,10 @@ fn install_writes_only_to_the_given_directories() {
         let target = fs::read_link(&helper).unwrap();
         assert!(stage.sandbox.path(prefix).join("bin/strata").ends_with(target.strip_prefix("/").unwrap()));
         assert_eq!(said.contains("by its full name"), !places[0].starts_with("DESTDIR"), "{said}");
-        for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8"] {
+        for name in ["fsck.unionfs", "fsck.versionfs"] {
+            assert!(stage.sandbox.path(sbin).join(name).is_symlink(), "{name}");
+        }
+        for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8", "man8/fsck.versionfs.8"] {
             assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
         }
         for file in ["lib/libversionfs.so", "lib/pkgconfig/versionfs.pc", "include/versionfs.h"] {

@@ -27,7 +27,7 @@ const PRELUDE: &str = include_str!("prelude.sh");
 const LIMIT: Duration = Duration::from_secs(600);
 /// Languages of blocks that aren't commands.
 const OTHERS: &[&str] =
-    &["text", "fstab", "ini", "json", "c", "python", "rust", "rust,tests", "rust,standalone_crate", "mermaid"];
+    &["text", "fstab", "ini", "json", "toml", "c", "python", "rust", "rust,tests", "rust,standalone_crate", "mermaid"];
 
 const TIME_UNITS: &[&str] = &["ns", "µs", "ms", "s"];
 

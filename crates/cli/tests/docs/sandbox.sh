@@ -56,6 +56,7 @@ ln -sf /run/docs/strata /usr/local/bin/strata
 ln -sf strata /usr/local/bin/unionctl
 ln -sf strata /usr/local/bin/uniondbg
 ln -sf strata /usr/local/bin/fsck.unionfs
+ln -sf strata /usr/local/bin/fsck.versionfs
 ln -sf strata /usr/local/bin/usenetctl
 ln -sf strata /usr/local/bin/versionctl
 ln -sf strata /usr/local/bin/snapmerge
