@@ -8,6 +8,7 @@ use crate::options::{self, Options, Type};
 use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
 use crate::tool::print;
+use crate::version_policies::Host;
 use crate::{background, debug, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -117,6 +118,7 @@ impl Plan {
         let stop = Stop::on_signals(in_background)?;
         process::configure(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
+        versionfs::set_host(Arc::new(Host::new(self.point.real.clone())));
         let Ready { layer, report, written, live } = self.stack.build(&self.options)?;
         config.commands = vec![report.command(), debug::command(level), written.command()];
         config.commands.extend(live.iter().flat_map(Live::commands));

@@ -69,6 +69,7 @@ pub mod moves;
 pub mod new;
 pub mod offline;
 pub mod options;
+mod policy_program;
 pub mod process;
 pub mod progress;
 pub mod registry;
@@ -89,6 +90,7 @@ pub mod unionctl;
 pub mod uniondbg;
 pub mod usenetctl;
 pub mod users;
+pub mod version_policies;
 pub mod versionctl;
 pub mod views;
 

@@ -104,17 +104,23 @@ fn what_the_versions_tell_is_repaired() {
 #[test]
 fn a_missing_delta_is_left() {
     let stage = Stage::new();
-    // Version 1 takes what it lacks from version 2, since the file was removed.
-    fs::remove_file(stage.stored("g;f2")).unwrap();
+    stage.mount();
+    fs::remove_file(stage.sandbox.path("at/f")).unwrap();
+    stage.unmount();
+    // The older versions take what they lack from the last one.
+    fs::remove_file(stage.stored("f;f3")).unwrap();
     let (code, out, _) = fsck(&["-p", DIR]);
     assert_eq!(code, 5, "{out}");
-    assert!(out.contains("g;s1: can't be reconstructed: a newer version that it needs is missing: left"), "{out}");
+    for name in ["f;s1", "f;s2"] {
+        let text = format!("/: {name}: can't be reconstructed: a newer version that it needs is missing: left\n");
+        assert!(out.contains(&text), "{out}");
+    }
     assert_eq!(fsck(&["-p", DIR]).0, 4);
-    assert!(stage.stored("g;s1").exists());
+    assert!(stage.stored("f;s1").exists());
     let (code, out, _) = fsck(&["-n", "--json", DIR]);
     let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &report["exit"], &report["left"], &report["sets"]), (4, &4.into(), &1.into(), &2.into()));
-    assert_eq!((&report["findings"][0]["problem"], &report["findings"][0]["file"]), (&"orphan".into(), &"g;s1".into()));
+    assert_eq!((code, &report["exit"], &report["left"], &report["sets"]), (4, &4.into(), &2.into(), &2.into()));
+    assert_eq!((&report["findings"][0]["problem"], &report["findings"][0]["file"]), (&"orphan".into(), &"f;s1".into()));
 }
 
 #[test]

@@ -124,7 +124,8 @@ impl Place<'_> {
         if !is_own(command) {
             return None;
         }
-        Some(cx.require_blocking().and_then(|()| self.run_own(cx, command, input.trim_ascii())))
+        let allowed = cx.require_blocking().and_then(|()| self.core.require_access(cx, command));
+        Some(allowed.and_then(|()| self.run_own(cx, command, input.trim_ascii())))
     }
 
     fn run_own(&self, cx: &Cx<'_>, command: &str, input: &[u8]) -> Result<Vec<u8>> {

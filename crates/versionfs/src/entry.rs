@@ -6,12 +6,19 @@ use crate::node::VersionVnode;
 use crate::past::{VIEW, View};
 use core::time::Duration;
 use versionset::Audited;
-use vnode::{Cx, Entry, Kind, Name, Result};
+use vnode::{Cx, Entry, Errno, Kind, Name, Result};
 
 impl VersionVnode {
     /// Returns the past object with this name, if there is one.
     pub(crate) fn find_past(&self, cx: &Cx<'_>, name: Name<'_>) -> Option<Result<Entry>> {
         if name.as_bytes() == VIEW && self.core.options.versions && self.lower.kind() == Kind::Directory {
+            // Users who may not read old versions must not find the name in the kernel's cache.
+            if self.core.policies.hides_from_someone() {
+                cx.limit_name_lifetime(Duration::ZERO);
+            }
+            if !self.core.may_read_versions(cx) {
+                return Some(Err(Errno::ACCESS));
+            }
             let vnode = View::of(&self.core, &self.lower);
             return Some(vnode.getattr(cx).map(|attr| Entry { vnode, attr }));
         }

@@ -157,6 +157,7 @@ impl VersionFs {
     }
 
     fn with(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Arc<Self> {
+        policies.set_root(lower.root());
         let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let root = Arc::new(VersionVnode::over(&core, lower.root()));
         let worker = options.background.then(|| Worker::start(&core));

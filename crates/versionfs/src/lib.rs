@@ -79,4 +79,4 @@ mod when;
 
 pub use layer::{LAYER, VersionFs};
 pub use options::{CopyOn, NoSpace, Options, Storage};
-pub use policy::{CONFIG, PolicyHost, PolicySource, set_host};
+pub use policy::{Below, CONFIG, MAX_BELOW, PolicyHost, PolicySource, set_host};

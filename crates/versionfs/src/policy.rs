@@ -12,11 +12,11 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use versionpolicy::{
-    AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
+    Access, AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
     UserConfig,
 };
 use versionset::{STORE, Who};
-use vnode::{Attr, Cx, Name, NumberMap, Result, Time, Vnode};
+use vnode::{Attr, Cx, Kind, Name, NumberMap, OpenFlags, Result, Time, Vnode};
 
 /// The administrator's configuration, unless the mount option `config=` names another file.
 pub const CONFIG: &str = "/etc/versionfs.conf";
@@ -39,8 +39,9 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
     fn admin(&self, path: &Path) -> core::result::Result<Option<AdminConfig>, String>;
 
     /// Returns the configuration of a user, if there is one. Called once per user who owns files,
-    /// and again after a reload.
-    fn user(&self, uid: u32) -> Option<UserConfig>;
+    /// and again after a reload. A file below the mount point is read with `below`, which is given
+    /// its path from there: the server must not wait for its own mount.
+    fn user(&self, uid: u32, below: &dyn Fn(&[u8]) -> Option<Below>) -> Option<UserConfig>;
 
     /// Returns the supplementary groups of a user.
     fn groups(&self, uid: u32) -> Vec<u32>;
@@ -51,6 +52,50 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
     /// Runs a program that decides which versions are discarded, with `request` on its standard
     /// input, as the user of `external`. Returns its output; `None` if it failed, or took too long.
     fn decide(&self, external: &External, request: &str) -> Option<Vec<u8>>;
+
+    /// Returns the path of the mount as programs see it, without a slash at its end.
+    fn mount_point(&self) -> Vec<u8>;
+}
+
+/// A regular file of the mount that a [`PolicyHost`] reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Below {
+    /// The owner.
+    pub uid: u32,
+    /// The permission bits.
+    pub mode: u32,
+    /// The content, cut after [`MAX_BELOW`] bytes.
+    pub text: Vec<u8>,
+}
+
+/// Bytes of a file that a [`PolicyHost`] reads.
+pub const MAX_BELOW: usize = 256 * 1024;
+
+/// Reads a regular file by its path below `root`. Symbolic links are not followed.
+fn read_below(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &[u8]) -> Result<Option<Below>> {
+    let mut at = Arc::clone(root);
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        if at.kind() != Kind::Directory {
+            return Ok(None);
+        }
+        let Some(entry) = at.lookup(cx, Name::new(name)?)? else { return Ok(None) };
+        at = entry.vnode;
+    }
+    if at.kind() != Kind::Regular {
+        return Ok(None);
+    }
+    let attr = at.getattr(cx)?;
+    let file = at.open(cx, OpenFlags::RDONLY)?;
+    let mut text = vec![0; MAX_BELOW];
+    let mut length = 0;
+    while let Some(rest) = text.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match file.read(cx, rest, length as u64)? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    text.truncate(length);
+    Ok(Some(Below { uid: attr.uid, mode: attr.perm(), text }))
 }
 
 static HOST: OnceLock<Arc<dyn PolicyHost>> = OnceLock::new();
@@ -82,7 +127,9 @@ impl PolicySource {
     /// Returns the source of a mount: files and programs come from [`set_host`].
     #[must_use]
     pub fn of_mount() -> Self {
-        Self { host: HOST.get().cloned(), config: PathBuf::from(CONFIG), uptime: Some(uptime), ..Self::default() }
+        let host = HOST.get().cloned();
+        let mount_point = host.as_ref().map(|host| host.mount_point()).unwrap_or_default();
+        Self { host, config: PathBuf::from(CONFIG), mount_point, uptime: Some(uptime), ..Self::default() }
     }
 }
 
@@ -107,13 +154,40 @@ pub(crate) struct MountPolicies {
     /// Paths of directories by number, until a directory is renamed.
     paths: Mutex<NumberMap<Arc<[u8]>>>,
     clock: Mutex<SteadyClock>,
+    /// The lower root, for the files of users who are at home in the mount.
+    root: OnceLock<Arc<dyn Vnode>>,
 }
 
 impl MountPolicies {
+    /// Sets the lower root.
+    pub(crate) fn set_root(&self, root: Arc<dyn Vnode>) {
+        let _ = self.root.set(root);
+    }
+
+    /// Reads a file of the mount, as the server.
+    fn below(&self, path: &[u8]) -> Option<Below> {
+        let cx = Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        read_below(&cx, self.root.get()?, path).ok().flatten()
+    }
+
+    /// Whether some user has fewer rights to old versions than others.
+    pub(crate) fn hides_from_someone(&self) -> bool {
+        self.state.read().policies.restricts_someone()
+    }
+
+    /// What the caller may do with old versions. Root may do everything.
+    pub(crate) fn access(&self, cx: &Cx<'_>) -> Access {
+        let state = self.state.read();
+        if cx.caller() == 0 || !state.policies.restricts_someone() {
+            return Access::Change;
+        }
+        state.policies.access(cx.caller(), cx.gid, cx.groups().unwrap_or_default()).access
+    }
+
     fn with(source: PolicySource, policies: Policies) -> Self {
         let policies = policies.with_mount(source.storage, source.nospace);
         let state = RwLock::new(State { policies, asked: HashSet::new() });
-        Self { source, state, paths: Mutex::default(), clock: Mutex::default() }
+        Self { source, state, paths: Mutex::default(), clock: Mutex::default(), root: OnceLock::new() }
     }
 
     /// Every version is made and kept forever.
@@ -181,7 +255,7 @@ impl MountPolicies {
         if self.state.read().asked.contains(&uid) {
             return;
         }
-        let config = host.user(uid);
+        let config = host.user(uid, &|path| self.below(path));
         let mut state = self.state.write();
         state.asked.insert(uid);
         for warning in state.policies.set_user(uid, config) {

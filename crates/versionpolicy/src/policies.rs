@@ -160,6 +160,12 @@ impl Policies {
         self.admin.as_ref().is_some_and(|admin| admin.users.logs_someone())
     }
 
+    /// Whether some user may not change old versions.
+    #[must_use]
+    pub fn restricts_someone(&self) -> bool {
+        self.admin.as_ref().is_some_and(|admin| admin.users.restricts_someone())
+    }
+
     /// What a user may do with old versions.
     #[must_use]
     pub fn access(&self, uid: u32, gid: u32, groups: &[u32]) -> UserAccess {

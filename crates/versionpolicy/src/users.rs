@@ -68,6 +68,12 @@ impl UserRules {
         self.default.log || self.overrides.iter().any(|own| own.log == Some(true))
     }
 
+    /// Whether some user may not change old versions.
+    pub(crate) fn restricts_someone(&self) -> bool {
+        let restricts = |access| access < Access::Change;
+        restricts(self.default.access) || self.overrides.iter().filter_map(|own| own.access).any(restricts)
+    }
+
     /// The rights of a user. An override for the user precedes those for groups; of several ones
     /// the most restrictive one applies.
     pub(crate) fn access(&self, uid: u32, gid: u32, groups: &[u32]) -> UserAccess {

@@ -1,7 +1,6 @@
-//! The commands that mark, discard and convert versions, and those about the whole mount.
+//! The commands that mark and discard versions, and tags.
 
 use super::args::{Now, instant};
-use super::client::Dir;
 use super::place::{self, Place};
 use super::reply::{self, escape, time_field};
 use super::text::{columns, json_name, name, shown};
@@ -109,22 +108,4 @@ fn agreed(question: &str) -> bool {
     let mut line = String::new();
     let asked = write!(std::io::stderr(), "{question} [y/N] ").and_then(|()| std::io::stderr().flush());
     asked.is_ok() && std::io::stdin().lock().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
-}
-
-/// Sends a command about the mount and prints the reply.
-///
-/// # Errors
-/// The server does not know the command, or refuses it.
-pub(crate) fn plain(dir: &Path, word: &str) -> Result<(), Failure> {
-    let dir: Dir = place::directory(dir)?;
-    print(dir.plain(word, b"")?)
-}
-
-/// Prints which policy applies to a file and why.
-///
-/// # Errors
-/// The server does not know the command, or refuses it.
-pub(crate) fn explain(path: &Path) -> Result<(), Failure> {
-    let place = Place::of(path)?;
-    print(place.dir.command("policy", &place.name, &[])?)
 }

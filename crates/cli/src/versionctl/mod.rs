@@ -7,7 +7,7 @@
 //! | times and tags; versions by number, time or tag | `when`, `args` |
 //! | events in a tree, what undoes them | `history` |
 //! | writing an old state to its place | `put` |
-//! | subcommands | `log`, `audit`, `diff`, `restore`, `manage`, `usage`, `browse` |
+//! | subcommands | `log`, `audit`, `diff`, `restore`, `manage`, `policy`, `usage`, `browse` |
 //! | names, users and columns as text | `text` |
 
 mod args;
@@ -19,6 +19,7 @@ mod history;
 mod log;
 mod manage;
 mod place;
+mod policy;
 mod put;
 mod reply;
 mod restore;
@@ -145,6 +146,26 @@ Examples:
   versionctl du --json /home/alice
 
 Exit status: 0 success; 1 no such directory, or no permission; 32 not a mount with versionfs.";
+
+const CLEAN_HELP: &str = "\
+The server does this by itself: clean and convert from time to time, the reading of the files at the mount. These commands do \
+it now. Only root and the user who mounted may run them.
+
+Examples:
+  versionctl clean /home
+  versionctl convert --json /home
+  versionctl reload /home
+
+Exit status: 0 success; 1 no permission, or the administrator's file is wrong and the policies stay as they are; \
+32 not a mount with versionfs.";
+
+const POLICY_HELP: &str = "\
+Examples:
+  versionctl policy explain report.txt              each value, and the file and line that sets it
+  versionctl policy check                           the administrator's file, /etc/versionfs.conf
+  versionctl policy check --user ~/.config/versionfs.conf
+
+Exit status: 0 success; 1 the file has errors, or no permission; 2 it can't be read; 32 not a mount with versionfs.";
 
 const BROWSE_HELP: &str = "\
 Keys: left and right walk through time, up and down through the directory, Enter opens a directory, Backspace leaves it, \
@@ -281,28 +302,37 @@ pub enum Command {
         dir: PathBuf,
     },
     /// Discard what the policies no longer keep, now.
-    #[command(hide = true)]
+    #[command(after_help = CLEAN_HELP)]
     Clean {
         /// Any directory in the mount.
         #[arg(default_value = ".")]
         dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Convert versions to the formats of their policies, now.
-    #[command(hide = true)]
+    #[command(after_help = CLEAN_HELP)]
     Convert {
         /// Any directory in the mount.
         #[arg(default_value = ".")]
         dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Read the policy files again.
-    #[command(hide = true)]
+    #[command(after_help = CLEAN_HELP)]
     Reload {
         /// Any directory in the mount.
         #[arg(default_value = ".")]
         dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
-    /// Show policies.
-    #[command(hide = true)]
+    /// Show the policy of a file, or check a configuration file.
+    #[command(after_help = POLICY_HELP)]
     Policy {
         /// What to show.
         #[command(subcommand)]
@@ -317,6 +347,21 @@ pub enum Policy {
     Explain {
         /// The file.
         path: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a configuration file, without a mount.
+    Check {
+        /// The file.
+        #[arg(default_value = versionfs::CONFIG)]
+        file: PathBuf,
+        /// It is a user's file, not the administrator's.
+        #[arg(long)]
+        user: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -372,10 +417,11 @@ pub fn execute(command: &Command) -> Result<Exit, Failure> {
         Command::Discard { path, versions, yes } => manage::discard(path, versions, *yes),
         Command::Du { dir, json } => usage::run(dir, *json),
         Command::Browse { dir } => browse::run(dir, &now),
-        Command::Clean { dir } => manage::plain(dir, "clean"),
-        Command::Convert { dir } => manage::plain(dir, "convert"),
-        Command::Reload { dir } => manage::plain(dir, "reload"),
-        Command::Policy { command: Policy::Explain { path } } => manage::explain(path),
+        Command::Clean { dir, json } => policy::apply(dir, "clean", *json),
+        Command::Convert { dir, json } => policy::apply(dir, "convert", *json),
+        Command::Reload { dir, json } => policy::apply(dir, "reload", *json),
+        Command::Policy { command: Policy::Explain { path, json } } => policy::explain(path, *json),
+        Command::Policy { command: Policy::Check { file, user, json } } => policy::check(file, *user, *json),
     };
     done.map(|()| Exit::Success)
 }

@@ -40,7 +40,7 @@ impl PolicyHost for Host {
         let parsed = AdminConfig::parse("test.conf", self.0.as_bytes(), &Nobody);
         parsed.config.map(Some).ok_or_else(|| format!("{:?}", parsed.problems))
     }
-    fn user(&self, _: u32) -> Option<UserConfig> {
+    fn user(&self, _: u32, _: &dyn Fn(&[u8]) -> Option<versionfs::Below>) -> Option<UserConfig> {
         None
     }
     fn groups(&self, _: u32) -> Vec<u32> {
@@ -52,6 +52,9 @@ impl PolicyHost for Host {
     fn decide(&self, _: &External, request: &str) -> Option<Vec<u8>> {
         assert!(request.contains("\"versions\""));
         self.1.map(|answer| answer.as_bytes().to_vec())
+    }
+    fn mount_point(&self) -> Vec<u8> {
+        Vec::new()
     }
 }
 
