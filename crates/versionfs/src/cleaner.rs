@@ -68,6 +68,7 @@ struct State {
 pub(crate) struct Background {
     state: Mutex<State>,
     changed: Condvar,
+    ended: Condvar,
     /// One at a time converts and cleans.
     works: Mutex<()>,
 }
@@ -98,8 +99,11 @@ impl Background {
         if state.queue.len() >= QUEUE {
             state.queue.pop_front();
         }
+        // Waking the thread for each version would take longer than queuing it.
+        if state.queue.is_empty() {
+            self.changed.notify_one();
+        }
         state.queue.push_back(Job { set: Arc::clone(set), number, tries: 0 });
-        self.changed.notify_one();
     }
 
     fn next(&self) -> Option<Job> {
@@ -148,7 +152,7 @@ impl Background {
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
-        while !state.stops && !self.changed.wait_until(&mut state, until).timed_out() {}
+        while !state.stops && !self.ended.wait_until(&mut state, until).timed_out() {}
         !state.stops
     }
 }
@@ -178,6 +182,7 @@ impl Drop for Worker {
         if let Some(core) = self.core.upgrade() {
             core.background.state.lock().stops = true;
             core.background.changed.notify_all();
+            core.background.ended.notify_all();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

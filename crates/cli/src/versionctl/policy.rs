@@ -83,7 +83,7 @@ pub(crate) fn check(path: &Path, of_user: bool, json: bool) -> Result<(), Failur
 }
 
 fn as_text(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{}\n", shown(problem.to_string()))).collect()
+    problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
 fn as_json(problems: &[Problem]) -> Value {
