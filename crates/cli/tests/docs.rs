@@ -167,6 +167,7 @@ run_the_commands_of! {
     commands_of_unionfs: "docs/unionfs.md",
     commands_of_usenetfs: "docs/usenetfs.md",
     commands_of_versionctl: "docs/versionctl.md",
+    commands_of_versioning_policies: "docs/versioning-policies.md",
     commands_of_views: "docs/views.md",
     commands_of_wrapfs: "docs/wrapfs.md",
     commands_of_zstd: "docs/zstd.md",
@@ -178,6 +179,31 @@ fn every_page_with_commands_is_run() {
         let name = page.strip_prefix(top()).unwrap().to_str().unwrap();
         let has_commands = commands::steps(name, &text).iter().any(|(_, step)| step.runs());
         assert_eq!(RUN.contains(&name), has_commands, "{name}: in the list of pages with commands; has commands");
+    }
+}
+
+/// Configuration files in the pages have no mistake, and the built-in one is shown as it is.
+#[test]
+fn policies_are_valid() {
+    let page = fs::read_to_string(top().join("docs/versioning-policies.md")).unwrap();
+    let blocks: Vec<_> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(blocks.len() >= 2);
+    for block in &blocks {
+        let parsed = versionpolicy::AdminConfig::parse("page", block.as_bytes(), &NoAccounts);
+        assert_eq!(parsed.problems, []);
+    }
+    assert_eq!(*blocks.last().unwrap(), versionpolicy::BUILTIN);
+}
+
+struct NoAccounts;
+
+impl versionpolicy::Accounts for NoAccounts {
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn group(&self, _: &str) -> Option<u32> {
+        None
     }
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn check(path: &Path, of_user: bool, json: bool) -> Result<(), Failur
 }
 
 fn as_text(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{problem}\n")).collect()
+    // The file may quote control characters, which must not reach the terminal.
+    problems.iter().map(|problem| format!("{}\n", problem.to_string().replace(char::is_control, "?"))).collect()
 }
 
 fn as_json(problems: &[Problem]) -> Value {
