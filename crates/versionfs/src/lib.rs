@@ -1,4 +1,5 @@
-//! Keeps every version of every file (the Versionfs paper).
+//! Keeps every version of every file (the Versionfs paper; docs/versionfs.md,
+//! docs/design/versionfs.md).
 //!
 //! The newest content of a file, the *head*, is an ordinary lower file. Its earlier contents are in
 //! a hidden directory beside it, the store (crate `versionset`, docs/formats/version-set.md).
