@@ -1,4 +1,5 @@
-//! `fsck.versionfs` as a command: exit statuses, repairs of a damaged store, refusals while mounted.
+//! `fsck.versionfs` as a command: exit statuses, repairs of a damaged store, refusals while
+//! mounted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

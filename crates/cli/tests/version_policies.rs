@@ -60,7 +60,7 @@ impl Stage {
         command.args(["/mnt/data", MOUNT, "-o", &options]).output().unwrap()
     }
 
-    /// Writes the configuration of a user before the mount, or behind its back.
+    /// Writes the configuration of a user before the mount, or out of band.
     fn user_config(&self, uid: u32, text: &str) {
         let path = self.sandbox.path(if uid == ANN { "ann" } else { "data/bob" }).join(".config/versionfs.conf");
         fs::write(&path, text).unwrap();
@@ -170,11 +170,19 @@ directory = "/mnt/at/shared"
 storage = "text"
 "#;
 
+const OF_BOB: &str = r#"
+number = "..40"
+
+[[rule]]
+path = "~/*"
+number = "..30"
+"#;
+
 #[test]
 fn later_ranks_replace_earlier_ones() {
     let stage = Stage::new(ADMIN);
     stage.user_config(ANN, OF_ANN);
-    stage.user_config(BOB, "number = \"..40\"\n[[rule]]\npath = \"~/*\"\nnumber = \"..30\"\n");
+    stage.user_config(BOB, OF_BOB);
     assert!(stage.mount().status.success());
     done(0, "mkdir -m 777 shared");
     // 1. The top of each file.
@@ -220,7 +228,7 @@ fn policies_take_effect_and_are_read_again() {
     done(0, "versionctl reload; versionctl clean");
     assert_eq!(versions(ANN, &format!("f{ANN}")).len(), 3);
     // A wrong file changes nothing.
-    fs::write(CONFIG, "nubmer = 5\n").unwrap();
+    fs::write(CONFIG, "numbers = 5\n").unwrap();
     let (code, _, err) = as_user(0, "versionctl reload");
     assert!(code == 1 && err.contains("versionctl policy check"), "{code} {err}");
     assert!(stage.log().contains("/mnt/versionfs.conf:1:1:"), "{}", stage.log());
@@ -229,7 +237,7 @@ fn policies_take_effect_and_are_read_again() {
 
 #[test]
 fn a_wrong_file_of_the_administrator_prevents_the_mount() {
-    let stage = Stage::new("number = \"..5\"\nnubmer = 5\n");
+    let stage = Stage::new("number = \"..5\"\nnumbers = 5\n");
     let output = stage.mount();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && err.contains("/mnt/versionfs.conf:2:1:"), "{err}");

@@ -119,7 +119,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("policy-check-{}", std::process::id()));
         std::fs::write(&path, "number = \"..5\"\n").unwrap();
         assert!(check(&path, false, false).is_ok() && check(&path, true, true).is_ok());
-        std::fs::write(&path, "nubmer = 5\n[volume]\nmax = \"1GiB\"\n").unwrap();
+        std::fs::write(&path, "numbers = 5\n[volume]\nmax = \"1GiB\"\n").unwrap();
         assert!(check(&path, false, false).unwrap_err().reason.ends_with(": 1 error; the file is not used"));
         assert!(check(&path, true, true).unwrap_err().reason.contains("2 errors"));
         std::fs::remove_file(&path).unwrap();
