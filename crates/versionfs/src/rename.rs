@@ -264,8 +264,8 @@ impl Move<'_> {
         text
     }
 
-    /// Departs from the old name, which was one of several of the inode. The rename is done, so this
-    /// does not fail.
+    /// Departs from the old name, which was one of several of the inode. The rename is done, so
+    /// this does not fail.
     fn depart(&self, cx: &Cx<'_>, left: &Left) {
         if matches!(left, Left::Inode) {
             self.object.leave_inode(cx, &self.from.0.lower, self.from.1);
