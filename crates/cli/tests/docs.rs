@@ -169,7 +169,6 @@ run_the_commands_of! {
     commands_of_versionctl: "docs/versionctl.md",
     commands_of_versioning_policies: "docs/versioning-policies.md",
     commands_of_versionfs: "docs/versionfs.md",
-    commands_of_versionfs_commands: "docs/versionfs-commands.md",
     commands_of_views: "docs/views.md",
     commands_of_wrapfs: "docs/wrapfs.md",
     commands_of_zstd: "docs/zstd.md",
