@@ -310,7 +310,7 @@ fn programs_of_users_decide() {
 
 #[test]
 fn the_administrator_limits_who_may_use_old_versions() {
-    let stage = Stage::mounted("[users]\naccess = \"none\"\n[[users.override]]\nuser = \"ann\"\naccess = \"read\"\n");
+    let _stage = Stage::mounted("[users]\naccess = \"none\"\n[[users.override]]\nuser = \"ann\"\naccess = \"read\"\n");
     for uid in [ANN, BOB] {
         done(uid, &format!("for n in 1 2 3 4; do echo $n >f{uid}; done"));
     }
