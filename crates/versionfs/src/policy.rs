@@ -390,14 +390,27 @@ impl Head<'_> {
     }
 
     /// Whether a file whose last name goes leaves no version: the policy excludes it, no older
-    /// version lacks bytes that only it has, and it had no other name before. The history of that
-    /// name refers to this one: an editor may rename a file to a backup, which it removes later.
+    /// version lacks bytes that only it has, and it had no name before that is not excluded. The
+    /// history of such a name refers to this one: an editor may rename a file to a backup, which it
+    /// removes later.
     pub(crate) fn is_droppable(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
         if !self.is_excluded(cx, attr)? {
             return Ok(false);
         }
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(true) };
-        let came = sets.own.lock(self.core, cx)?.index().birth.as_ref().is_some_and(|birth| birth.from.is_some());
-        Ok(!came && sets.keeps.lock(self.core, cx)?.dependent().is_none())
+        let from = sets.own.lock(self.core, cx)?.index().birth.as_ref().and_then(|birth| birth.from.clone());
+        if from.is_some_and(|from| !self.was_excluded(cx, attr, &from)) {
+            return Ok(false);
+        }
+        Ok(sets.keeps.lock(self.core, cx)?.dependent().is_none())
+    }
+
+    /// Whether the policy excludes the file under a former name. If that can't be found out, no.
+    fn was_excluded(&self, cx: &Cx<'_>, attr: &Attr, from: &versionset::Place) -> bool {
+        let server = self.core.server(cx);
+        let Ok(dir) = self.core.by_number(&server, from.dir) else { return false };
+        let facts = (attr.size, attr.uid, attr.gid);
+        let who = || Some(self.core.callers.who(cx));
+        !self.core.policy_of(&server, (&dir, &from.name), facts, &who, self.core.now()).versions
     }
 }

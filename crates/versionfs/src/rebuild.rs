@@ -16,6 +16,14 @@ pub(crate) fn rebuilt(cx: &Cx<'_>, files: &StoreFiles, old: &Index, found: &[(u6
             *known = *letter;
         }
     }
+    // Without its record, older versions would take the bytes of a lost version from a newer one. A
+    // record that is newer than all files was written before a kill, and the file never made.
+    let (oldest, newest) = (letters.keys().next().copied(), letters.keys().next_back().copied());
+    for (number, version) in &old.versions {
+        if Some(*number) > oldest && Some(*number) < newest {
+            letters.entry(*number).or_insert(version.letter);
+        }
+    }
     let mut index = Index::default();
     index.apply(Record::Next(old.next()));
     if let Some(name) = &old.name {

@@ -70,10 +70,11 @@ pub struct Rebuilt {
     pub unfinished: Vec<Vec<u8>>,
     /// Names of files whose version is also stored in another way, by an interrupted conversion.
     pub superseded: Vec<Vec<u8>>,
-    /// Numbers of versions in the index that can't be reconstructed: a newer version, or the head,
-    /// that they depend on is missing.
+    /// Numbers of versions in the index that can't be reconstructed: their file is missing or
+    /// damaged, or a newer version, or the head, that they depend on is missing.
     pub orphaned: Vec<u64>,
-    /// Names of files that can't be read, with the reason. They are not in the index.
+    /// Names of files that can't be read, with the reason. They are in the index only if an older
+    /// version may depend on them.
     pub unreadable: Vec<(Vec<u8>, Errno)>,
 }
 
@@ -92,6 +93,7 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
     }
     let mut links = Vec::new();
     let mut versions: BTreeMap<u64, Version> = BTreeMap::new();
+    let mut unreadable = BTreeMap::new();
     for (number, mut letters) in candidates {
         // A self-contained file depends on less.
         letters.sort_by_key(|letter| (letter.depends_on_newer(), *letter));
@@ -110,10 +112,20 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
                 Err(errno @ (Errno::INTR | Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => {
                     return Err(errno);
                 }
-                Err(errno) => rebuilt.unreadable.push((name, errno)),
+                Err(errno) => {
+                    let found = files.dir.lookup(cx, Name::new(&name)?)?;
+                    let version = known.cloned().or_else(|| Some(from_attributes(number, &found?.attr)));
+                    unreadable.extend(version.map(|version| (number, Version { letter, ..version })));
+                    rebuilt.unreadable.push((name, errno));
+                }
             }
         }
     }
+    for (number, version) in lost(&versions, &unreadable, salvaged) {
+        links.push((number, Needs::Lost));
+        versions.insert(number, version);
+    }
+    links.sort_by_key(|(number, _)| *number);
     order(&mut versions, salvaged);
     rebuilt.orphaned = orphaned(&links, &versions, files.head.is_some());
     rebuilt.index = index(versions, salvaged, set);
@@ -129,6 +141,24 @@ enum Needs {
     From(u64),
     /// It has no content that another could depend on.
     NoContent,
+    /// Its file is missing or damaged.
+    Lost,
+}
+
+/// Returns the versions without a readable file that older ones may depend on. They stay in the
+/// index: without them, the older ones would take their bytes from a version that is too new. A
+/// record without a file that is newer than all files was written before a kill, and the file never
+/// made.
+fn lost(
+    found: &BTreeMap<u64, Version>,
+    unreadable: &BTreeMap<u64, Version>,
+    salvaged: &Index,
+) -> BTreeMap<u64, Version> {
+    let newest = found.keys().chain(unreadable.keys()).max().copied().unwrap_or(0);
+    let missing = salvaged.versions.range(..newest).map(|(number, version)| (*number, version.clone()));
+    let all: BTreeMap<u64, Version> = missing.chain(unreadable.clone()).collect();
+    let has_older = |number: u64| found.range(..number).any(|(_, older)| older.letter.depends_on_newer());
+    all.into_iter().filter(|(number, _)| !found.contains_key(number) && has_older(*number)).collect()
 }
 
 /// Returns the version that a file contains.
@@ -201,7 +231,7 @@ fn orphaned(links: &[(u64, Needs)], versions: &BTreeMap<u64, Version>, has_head:
     for (number, needs) in links.iter().rev().filter(|(number, _)| versions.contains_key(number)) {
         let is_complete = match needs {
             Needs::Nothing => true,
-            Needs::NoContent => false,
+            Needs::NoContent | Needs::Lost => false,
             Needs::From(base) => {
                 let newer = complete.range((*base).max(number.saturating_add(1))..).next();
                 newer.map_or(has_head, |(_, is_complete)| *is_complete)

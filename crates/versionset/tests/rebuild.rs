@@ -57,19 +57,20 @@ fn what_cannot_be_used_is_reported() {
     write_full(&CX, &*create(&set.dir(), b"foo;c4"), b"damaged", 0).unwrap();
     set.dir().mkdir(&CX, Name::new(b"foo;f5").unwrap(), 0o700).unwrap();
     let found = rebuild(&CX, &set.files(), &listed(&set), &Index::default()).unwrap();
-    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+    // The third one lacks bytes of the fourth, which is damaged.
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     assert_eq!(found.index.next(), 6);
     assert_eq!(found.superseded, [b"foo;s2"]);
     assert_eq!(found.unfinished.len(), 2);
     assert_eq!(found.unreadable, [(b"foo;c4".to_vec(), Errno::IO), (b"foo;f5".to_vec(), Errno::IO)]);
-    assert!(found.orphaned.is_empty());
+    assert_eq!(found.orphaned, [3, 4, 5]);
 
     // Without its newer version, a sparse one is orphaned; the head is missing for another.
     set.dir().unlink(&CX, Name::new(b"foo;c2").unwrap()).unwrap();
     set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
     let files = StoreFiles { head: None, ..set.files() };
     let found = rebuild(&CX, &files, &listed(&set), &Index::default()).unwrap();
-    assert_eq!(found.orphaned, [1, 3]);
+    assert_eq!(found.orphaned, [1, 3, 4, 5]);
 }
 
 #[test]
@@ -88,4 +89,22 @@ fn what_only_the_index_knows_is_salvaged() {
         assert_eq!(Index::parse(&bytes).0, found);
         assert!(listed(&set).has_index && listed(&set).unfinished.is_empty());
     }
+}
+
+#[test]
+fn a_version_without_its_file_stays_in_the_index_if_older_ones_need_it() {
+    let mut set = Set::new(&[b'a'; 9000]);
+    for (letter, byte) in [(Letter::Sparse, b'b'), (Letter::Sparse, b'c'), (Letter::Compressed, b'd')] {
+        let mut new = set.head.clone();
+        new[0] = byte;
+        set.change(letter, &new);
+    }
+    set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
+    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(found.orphaned, [1, 2]);
+    // The newest record without a file was written before a kill, and the file never made.
+    set.dir().unlink(&CX, Name::new(b"foo;c3").unwrap()).unwrap();
+    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1]);
 }
