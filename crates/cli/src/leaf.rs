@@ -238,7 +238,8 @@ impl Leaf {
         let layer = opened?;
         self.apply_access_times(&layer, leaf_options);
         if let Some(sole) = self.sole_layer {
-            sole_layer::claim(sole, path, &layer)?;
+            let claimed = sole_layer::claim(sole, path, &layer, CLAIM_TIMEOUT);
+            claimed.map_err(|failure| OpenFailure { failure, errno: Errno::BUSY, is_directory: true })?;
         } else if let Some(place) = place.filter(|_| self.claimed) {
             claim(&place.given, &layer);
         }

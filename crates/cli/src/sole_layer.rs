@@ -2,19 +2,18 @@
 //! once over a directory: two servers would overwrite each other's state.
 
 use crate::exit::Failure;
-use crate::leaf::{OpenFailure, wait_for_claim};
 use crate::lower;
 use hostfs::HostFs;
-use rustix::io::Errno;
 use std::path::Path;
+use std::time::Duration;
 
-/// Claims a directory for this server. The kernel releases the claim when the server has ended,
-/// even if it is killed.
+/// Claims a directory for this server; another one has `wait` to end. The kernel releases the claim
+/// when the server has ended, even if it is killed.
 ///
 /// # Errors
 /// Another server uses the directory: names its mount and process, and what to do.
-pub fn claim(layer: &'static str, path: &Path, host: &HostFs) -> Result<(), OpenFailure> {
-    match wait_for_claim(host) {
+pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) -> Result<(), Failure> {
+    match host.claim(wait) {
         Ok(true) => Ok(()),
         Ok(false) => {
             let point = lower::mount_of(path).map(|point| format!("the mount at {}", point.display()));
@@ -27,7 +26,7 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs) -> Result<(), Open
                  unmount it first{past}",
                 path.display()
             );
-            Err(OpenFailure { failure: Failure::mount(reason), errno: Errno::BUSY, is_directory: true })
+            Err(Failure::mount(reason))
         }
         Err(errno) => {
             tracing::warn!(
@@ -62,6 +61,8 @@ mod tests {
     use super::*;
     use hostfs::HostOptions;
 
+    const WAIT: Duration = Duration::from_secs(2);
+
     #[test]
     fn the_holder_is_named() {
         let locks = "1: POSIX  ADVISORY  WRITE 1 08:01:77 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 2 08:01:77 0 EOF\n\
@@ -77,12 +78,12 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let open = || HostFs::open(&dir, HostOptions::default()).unwrap();
         let (first, second) = (open(), open());
-        claim("versionfs", &dir, &first).unwrap();
-        let refused = claim("versionfs", &dir, &second).unwrap_err();
-        let text = refused.failure.to_string();
+        claim("versionfs", &dir, &first, WAIT).unwrap();
+        let refused = claim("versionfs", &dir, &second, WAIT).unwrap_err();
+        let text = refused.to_string();
         assert!(text.contains(&dir.display().to_string()) && text.contains("at=TIME"), "{text}");
         drop(first);
-        claim("versionfs", &dir, &second).unwrap();
+        claim("versionfs", &dir, &second, WAIT).unwrap();
         std::fs::remove_dir(&dir).unwrap();
     }
 }
