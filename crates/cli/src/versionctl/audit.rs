@@ -161,7 +161,7 @@ more 5\n";
         let text = as_text(&records(), &Now(noon()));
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].contains("root") && lines[1].contains("vi[42]"), "{text}");
-        assert!(lines[1].ends_with("/d/a\\u{a}b     3 bytes at 5, version 4"), "{text}");
+        assert!(lines[1].ends_with("/d/a\\u{a}b  3 bytes at 5, version 4"), "{text}");
         assert!(lines[2].contains("/x -> /d/y") && lines[2].contains("exchange, version 1,2n, failed: "), "{text}");
         assert!(lines[3].ends_with("7 bytes at 99 of segment, 1") && lines[4].contains("(inode 9)"), "{text}");
         let json: Value = serde_json::from_str(&as_json(&records())).unwrap();
