@@ -637,7 +637,12 @@ fn refers_to(text: &[u8], vnode: &dyn Vnode) -> bool {
 }
 
 pub(crate) fn read_index(cx: &Cx<'_>, entry: &Entry) -> Result<Vec<u8>> {
-    if entry.vnode.kind() != Kind::Regular || entry.attr.size > MAX_INDEX {
+    read_whole(cx, entry, MAX_INDEX)
+}
+
+/// Reads a file of a store. Fails with `EIO` if it is no regular file or exceeds `max` bytes.
+pub(crate) fn read_whole(cx: &Cx<'_>, entry: &Entry, max: u64) -> Result<Vec<u8>> {
+    if entry.vnode.kind() != Kind::Regular || entry.attr.size > max {
         return Err(Errno::IO);
     }
     let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;

@@ -8,7 +8,7 @@ use versionset::{
     AuditPlace, AuditRecord, Audited, LOG, MAX_AUDIT_RECORD, SEGMENT_START, SegmentPart, SegmentParts, Who,
     segment_name, segment_of, segment_start,
 };
-use vnode::{Cx, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, Result, Vnode};
+use vnode::{Cx, Errno, MAY_BLOCK, Name, OpenFile, OpenFlags, Result, Vnode};
 
 /// Bytes that are allocated ahead, so that not every record has to.
 const AHEAD: u64 = 256 * 1024;
@@ -313,12 +313,5 @@ pub(super) fn segments(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<u64>> {
 
 fn read_segment(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, first: u64) -> Result<Vec<u8>> {
     let entry = dir.lookup(cx, Name::new(&segment_name(first))?)?.ok_or(Errno::NOENT)?;
-    if entry.attr.kind() != Kind::Regular || entry.attr.size > MAX_SEGMENT {
-        return Err(Errno::IO);
-    }
-    let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
-    let mut bytes = vec![0; usize::try_from(entry.attr.size).map_err(|_| Errno::IO)?];
-    let len = versionset::read_full(cx, &*file, &mut bytes, 0)?;
-    bytes.truncate(len);
-    Ok(bytes)
+    crate::set::read_whole(cx, &entry, MAX_SEGMENT)
 }
