@@ -331,7 +331,7 @@ impl Place<'_> {
         self.require(cx, access::SEARCH)?;
         let history = at.history(self.core, cx)?;
         let seen = history.version(number).ok_or(Errno::NOENT)?;
-        let key = PastKey::version(&seen.set, number, false);
+        let key = PastKey::version(seen, false);
         let target = Target::of_version(self.core, cx, at, history, number)?;
         let vnode = self.core.past.get(&key, |id| target.into_vnode(self.core, id, crate::past::END));
         self.token(cx, vnode)
@@ -341,19 +341,19 @@ impl Place<'_> {
         self.require(cx, access::SEARCH)?;
         let history = at.history(self.core, cx)?;
         let seen = history.version(number).ok_or(Errno::NOENT)?;
-        let version = seen.version.clone();
-        if matches!(version.letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
+        let letter = seen.version.letter;
+        if matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
             return self.open(cx, at, number);
         }
         let server = self.core.server(cx);
         let locked = seen.set.lock(self.core, &server)?;
-        let entry = locked.file(&server, version.letter, number)?.ok_or(Errno::IO)?;
+        let entry = locked.file(&server, letter, number)?.ok_or(Errno::IO)?;
         drop(locked);
         if entry.attr.kind() != Kind::Regular {
             return Err(Errno::IO);
         }
-        let body = Body::Raw { lower: entry.vnode, version };
-        let key = PastKey::version(&seen.set, number, true);
+        let body = Body::Raw { lower: entry.vnode, seen: seen.clone() };
+        let key = PastKey::version(seen, true);
         let vnode = self.core.past.get(&key, |id| Arc::new(PastFile::new(self.core, id, body)));
         self.token(cx, vnode)
     }

@@ -22,7 +22,7 @@ pub(crate) const QUICK_COPY: u64 = 128 * 1024;
 const CHUNK: usize = 128 * 1024;
 
 /// An extended attribute: its name and value.
-type Xattr = (Vec<u8>, Vec<u8>);
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
 /// An object whose version is made.
 #[derive(Clone, Copy)]

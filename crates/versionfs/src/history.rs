@@ -1,7 +1,7 @@
 //! The history of a name: which content it had at which time, whatever set keeps it.
 
 use crate::core::Core;
-use crate::set::Set;
+use crate::set::{Locked, Set};
 use std::sync::Arc;
 use versionset::{Birth, LinkPeriod, Version};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
@@ -24,6 +24,16 @@ pub(crate) struct Seen {
     /// The set that keeps it: the name's or the inode's.
     pub(crate) set: Arc<Set>,
     pub(crate) note: Box<[u8]>,
+    /// When the version ended in its set. After the removal of a set, a version of the next one can
+    /// have the same number, but not the same end.
+    pub(crate) ended: Time,
+}
+
+impl Seen {
+    /// Returns the version as it is now. `None` if it is gone.
+    pub(crate) fn find<'a>(&self, locked: &'a Locked<'_>) -> Option<&'a Version> {
+        locked.index().versions.get(&self.version.number).filter(|version| version.died == self.ended)
+    }
 }
 
 /// The history of a name.
@@ -89,7 +99,7 @@ impl At {
 
 fn seen(version: &Version, set: &Arc<Set>, index: &versionset::Index) -> Seen {
     let note = index.notes.get(&version.number).cloned().unwrap_or_default();
-    Seen { version: version.clone(), set: Arc::clone(set), note }
+    Seen { version: version.clone(), set: Arc::clone(set), note, ended: version.died }
 }
 
 impl History {

@@ -8,7 +8,7 @@ use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use versionfs::{Options, VersionFs};
+use versionfs::{Options, Storage, VersionFs};
 use versionset::{Index, LINKS, STORE};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
 
@@ -435,4 +435,78 @@ fn an_exchange_with_a_linked_file_records_both_births() {
     root.rename(&cx(), name(b"a"), &root, name(b"plain"), flags).unwrap();
     let from = |of: &[u8]| index(&mem, of).birth.and_then(|birth| birth.from).map(|place| place.name.to_vec());
     assert_eq!((from(b"a"), from(b"plain")), (Some(b"plain".to_vec()), Some(b"a".to_vec())));
+}
+
+/// Returns the object that a token refers to.
+fn opened(fs: &Arc<VersionFs>, input: &str) -> Arc<dyn Vnode> {
+    let token = command(&fs.root(), "versionfs.open", input).unwrap();
+    get(&fs.root(), token.trim().as_bytes())
+}
+
+/// The kernel checks permissions by the object that it has, and not by a new one.
+#[test]
+fn past_objects_in_use_have_the_owner_and_mode_of_now() {
+    let (_, fs) = fresh(b"secret");
+    write(&fs, b"a", b"public");
+    fs.root().symlink(&cx(), name(b"l"), b"target").unwrap();
+    fs.root().unlink(&cx(), name(b"l")).unwrap();
+    let (plain, raw, link) = (opened(&fs, "a 1"), opened(&fs, "a 1 raw"), opened(&fs, "l 1"));
+    assert_eq!(plain.getattr(&cx()).unwrap().perm(), 0o644);
+    command(&fs.root(), "versionfs.chmod", "a 600").unwrap();
+    for file in ["a", "l"] {
+        command(&fs.root(), "versionfs.chown", &format!("{file} 7 8")).unwrap();
+    }
+    for (object, perm) in [(plain, 0o600), (raw, 0o600), (link, 0o777)] {
+        let attr = object.getattr(&cx()).unwrap();
+        assert_eq!((attr.perm(), attr.uid, attr.gid), (perm, 7, 8));
+    }
+}
+
+/// Whoever has opened a version may not read what gets its name and number after its removal.
+#[test]
+fn a_past_object_in_use_does_not_become_another_version() {
+    let (_, fs) = fresh(b"mine");
+    write(&fs, b"a", b"more");
+    let (plain, raw) = (opened(&fs, "a 1"), opened(&fs, "a 1 raw"));
+    let open = plain.open(&cx(), OpenFlags::RDONLY).unwrap();
+    command(&fs.root(), "versionfs.unlink", "a").unwrap();
+    write(&fs, b"a", b"your");
+    write(&fs, b"a", b"last");
+    let (new_plain, new_raw) = (opened(&fs, "a 1"), opened(&fs, "a 1 raw"));
+    assert_ne!((plain.id(), raw.id()), (new_plain.id(), new_raw.id()));
+    assert_eq!(read(&new_plain), b"your");
+    assert_eq!(open.read(&cx(), &mut [0; 4], 0), Err(Errno::STALE));
+    drop(open);
+    assert_eq!(plain.open(&cx(), OpenFlags::RDONLY).map(drop), Err(Errno::STALE));
+    assert_eq!(plain.listxattr(&cx(), &mut []), Err(Errno::STALE));
+    command(&fs.root(), "versionfs.chmod", "a 666").unwrap();
+    assert_eq!(plain.getattr(&cx()).unwrap().perm(), 0o644);
+}
+
+#[test]
+fn versions_of_all_formats_have_their_extended_attributes() {
+    let storages = [
+        (Storage::Full, "f"),
+        (Storage::Sparse, "s"),
+        (Storage::Compress, "c"),
+        (Storage::SparseCompress, "z"),
+        (Storage::Delta, "x"),
+        (Storage::Text, "t"),
+        (Storage::Blocks, "b"),
+    ];
+    for (storage, letter) in storages {
+        let fs = VersionFs::new(MemFs::new(), Options { storage, ..Options::default() });
+        write(&fs, b"a", &[b'1'; 20_000]);
+        get(&fs.root(), b"a").setxattr(&cx(), b"user.k", b"old", XattrFlags::default()).unwrap();
+        write(&fs, b"a", &[b'2'; 20_000]);
+        get(&fs.root(), b"a").setxattr(&cx(), b"user.k", b"new", XattrFlags::default()).unwrap();
+        for _ in 0..2 {
+            let old = opened(&fs, "a 2");
+            let value = vnode::read_value(|out| old.getxattr(&cx(), b"user.k", out));
+            assert_eq!(value, Ok(b"old".to_vec()), "{storage:?}");
+            command(&fs.root(), "versionfs.convert", "").unwrap();
+        }
+        let list = command(&fs.root(), "versionfs.list", "a").unwrap();
+        assert_eq!(list.lines().nth(2).unwrap().split(' ').nth(1), Some(letter), "{list}");
+    }
 }

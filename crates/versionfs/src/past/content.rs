@@ -4,8 +4,8 @@
 //! holds the session of the head and the set, and looks which newer versions there are now.
 
 use crate::core::Core;
-use crate::history::At;
-use crate::set::{Locked, Set};
+use crate::history::{At, Seen};
+use crate::set::Locked;
 use std::sync::Arc;
 use versionset::{Content, Letter, Members, Plain, Source, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
@@ -14,11 +14,11 @@ use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// In a version.
-    Version { set: Arc<Set>, version: Version },
+    Version(Seen),
     /// In the head, until the version with the number `next` is made.
     Head { at: At, lower: Arc<dyn Vnode>, next: u64 },
     /// In a file of the store, as it is there. The attributes are those of the version.
-    Raw { lower: Arc<dyn Vnode>, version: Version },
+    Raw { lower: Arc<dyn Vnode>, seen: Seen },
 }
 
 /// Returns the number of the next version of a name and the inode that has it.
@@ -42,7 +42,7 @@ impl Body {
         }
         let history = at.history(core, &server)?;
         if let Some(seen) = history.versions.iter().find(|seen| seen.version.number >= *next) {
-            return Ok(Self::Version { set: Arc::clone(&seen.set), version: seen.version.clone() });
+            return Ok(Self::Version(seen.clone()));
         }
         // The versions of a name and of an inode are numbered together from the first link on.
         let is_head = history.head.is_some_and(|head| head.vnode.id() == lower.id());
@@ -57,11 +57,12 @@ impl Body {
                 let attr = lower.getattr(&server)?;
                 Ok(Attr { nlink: 1, mode: without_setuid(attr.mode), ..attr })
             }
-            Self::Raw { lower, version } => {
+            Self::Raw { lower, seen } => {
                 let stored = lower.getattr(&server)?;
-                Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr_of(&version) })
+                let attr = attr_of(&current(core, &server, &seen)?);
+                Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr })
             }
-            Self::Version { version, .. } => Ok(attr_of(&version)),
+            Self::Version(seen) => Ok(attr_of(&current(core, &server, &seen)?)),
         }
     }
 
@@ -70,13 +71,13 @@ impl Body {
         let server = core.server(cx).held_for_caller();
         match self.now(core, cx)? {
             Self::Raw { lower, .. } => lower.open(&server, OpenFlags::RDONLY).map(Some),
-            Self::Version { set, version } => {
-                let locked = set.lock(core, cx)?;
-                let letter = letter_of(&locked, version.number)?;
-                if letter != Letter::Full {
+            Self::Version(seen) => {
+                let locked = seen.set.lock(core, cx)?;
+                let version = seen.find(&locked).ok_or(Errno::STALE)?;
+                if version.letter != Letter::Full {
                     return Ok(None);
                 }
-                let entry = locked.file(&server, letter, version.number)?.ok_or(Errno::IO)?;
+                let entry = locked.file(&server, version.letter, version.number)?.ok_or(Errno::IO)?;
                 if entry.attr.kind() != Kind::Regular {
                     return Err(Errno::IO);
                 }
@@ -105,7 +106,7 @@ impl Body {
             drop(session);
         }
         match self.now(core, cx)? {
-            Self::Version { set, version } => with_version(core, &server, &set, version.number, read),
+            Self::Version(seen) => with_version(core, &server, &seen, read),
             Self::Head { .. } | Self::Raw { .. } => Err(Errno::IO),
         }
     }
@@ -114,20 +115,16 @@ impl Body {
 fn with_version<T>(
     core: &Core,
     cx: &Cx<'_>,
-    set: &Set,
-    number: u64,
+    seen: &Seen,
     read: impl FnOnce(&Cx<'_>, &dyn Content) -> Result<T>,
 ) -> Result<T> {
-    let head = set.head(core, cx)?.filter(|head| head.kind() == Kind::Regular);
+    let head = seen.set.content_head(core, cx)?;
     let inode = head.as_ref().map(|head| core.inodes.get(head.id()));
     let _session = inode.as_ref().map(|inode| inode.session(cx)).transpose()?;
-    let locked = set.lock(core, cx)?;
+    let locked = seen.set.lock(core, cx)?;
+    let number = seen.find(&locked).ok_or(Errno::STALE)?.number;
     let content = open_version(cx, &locked, number, head.as_ref())?;
     read(cx, &*content)
-}
-
-fn letter_of(locked: &Locked<'_>, number: u64) -> Result<Letter> {
-    Ok(locked.index().versions.get(&number).ok_or(Errno::STALE)?.letter)
 }
 
 /// Returns the bytes of a head that can't change meanwhile.
@@ -147,6 +144,15 @@ pub(crate) fn open_version(
     let head = head.map(|head| head_content(cx, head)).transpose()?;
     let source: Arc<dyn Source> = Arc::new(locked.files(head).ok_or(Errno::IO)?);
     versionset::open_version(cx, &source, members)
+}
+
+/// Returns a version with the owner and mode that it has now: an object in use outlives commands
+/// that change them, and the kernel checks permissions by what the object says. A version that was
+/// discarded meanwhile keeps those it had.
+pub(crate) fn current(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Version> {
+    let locked = seen.set.lock(core, cx)?;
+    let now = seen.find(&locked).unwrap_or(&seen.version);
+    Ok(Version { mode: now.mode, uid: now.uid, gid: now.gid, ..seen.version.clone() })
 }
 
 /// Returns the attributes of a version.

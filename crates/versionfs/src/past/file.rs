@@ -1,6 +1,8 @@
 //! Past files.
 
 use crate::core::Core;
+use crate::head::{Xattr, xattrs_of};
+use crate::history::Seen;
 use crate::past::Body;
 use core::any::Any;
 use parking_lot::Mutex;
@@ -8,7 +10,7 @@ use std::sync::{Arc, Weak};
 use versionset::Letter;
 use vnode::{
     Attr, Backing, Cx, DirEntry, Entry, Errno, HostReader, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags,
-    Result, StatFs, Vnode, Whence, copy_value, read_value, refuse,
+    Result, StatFs, Vnode, Whence, copy_value, refuse,
 };
 
 /// A file as it was.
@@ -41,22 +43,17 @@ impl PastFile {
     }
 
     /// Returns the extended attributes: name and value.
-    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<Xattr>> {
         let server = self.core.server(cx);
         match self.body.now(&self.core, cx)? {
-            Body::Head { lower, .. } => read_xattrs(&server, &*lower),
-            Body::Raw { lower, version } => {
+            Body::Head { lower, .. } => xattrs_of(&server, &*lower),
+            Body::Raw { seen, .. } => {
                 // The ACL decides who may read it: without it, the mode would let the group.
-                let mut xattrs = stored_xattrs(&server, &lower, version.letter)?;
+                let mut xattrs = stored_xattrs(&self.core, &server, &seen)?;
                 xattrs.retain(|(name, _)| name == ACL);
                 Ok(xattrs)
             }
-            Body::Version { set, version } => {
-                let locked = set.lock(&self.core, cx)?;
-                let letter = locked.index().versions.get(&version.number).ok_or(Errno::STALE)?.letter;
-                let entry = locked.file(&server, letter, version.number)?.ok_or(Errno::IO)?;
-                stored_xattrs(&server, &entry.vnode, letter)
-            }
+            Body::Version(seen) => stored_xattrs(&self.core, &server, &seen),
         }
     }
 }
@@ -64,35 +61,20 @@ impl PastFile {
 /// The extended attribute with the access control list.
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// Returns the extended attributes that a version has, by its file.
-fn stored_xattrs(cx: &Cx<'_>, file: &Arc<dyn Vnode>, letter: Letter) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    if letter == Letter::Full {
-        return read_xattrs(cx, &**file);
+/// Returns the extended attributes that a version has.
+fn stored_xattrs(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Vec<Xattr>> {
+    let locked = seen.set.lock(core, cx)?;
+    let version = seen.find(&locked).ok_or(Errno::STALE)?;
+    if version.letter == Letter::Full {
+        let entry = locked.file(cx, version.letter, version.number)?.ok_or(Errno::IO)?;
+        return xattrs_of(cx, &*entry.vnode);
     }
-    let len = file.getattr(cx)?.size;
-    let stored = versionset::read_header(cx, letter, &*file.open(cx, OpenFlags::RDONLY)?, len)?;
+    let stored = locked.files(None).ok_or(Errno::IO)?.header(cx, version.letter, version.number)?;
     Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
 }
 
-fn read_xattrs(cx: &Cx<'_>, vnode: &dyn Vnode) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = match read_value(|out| vnode.listxattr(cx, out)) {
-        Ok(names) => names,
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno),
-    };
-    let mut all = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match read_value(|out| vnode.getxattr(cx, name, out)) {
-            Ok(value) => all.push((name.to_vec(), value)),
-            Err(Errno::NODATA) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(all)
-}
-
 /// Returns the names of extended attributes as listxattr(2) does.
-pub(crate) fn list_names(xattrs: &[(Vec<u8>, Vec<u8>)], out: &mut [u8]) -> Result<usize> {
+pub(crate) fn list_names(xattrs: &[Xattr], out: &mut [u8]) -> Result<usize> {
     let names: Vec<u8> = xattrs.iter().flat_map(|(name, _)| name.iter().copied().chain([0])).collect();
     copy_value(&names, out)
 }

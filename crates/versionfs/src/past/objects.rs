@@ -4,7 +4,7 @@
 //! An object has the same number as long as the mount exists. Numbers of live objects with the top
 //! bit are hashes, too (crate hostfs), so a collision is as improbable as among those.
 
-use crate::set::Set;
+use crate::history::Seen;
 use core::hash::BuildHasher as _;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ const PAST: u64 = 1 << 63;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PastKey {
     /// A version of a set.
-    Version { dir: u64, generation: u32, is_link: bool, stem: Arc<[u8]>, number: u64, is_raw: bool },
+    Version { dir: u64, generation: u32, is_link: bool, stem: Arc<[u8]>, number: u64, ended: (i64, u32), is_raw: bool },
     /// A directory at a time.
     Tree { dir: u64, generation: u32, time: (i64, u32) },
     /// An entry of a past directory.
@@ -30,9 +30,10 @@ pub(crate) enum PastKey {
 
 impl PastKey {
     /// Returns the key of a version.
-    pub(crate) fn version(set: &Set, number: u64, is_raw: bool) -> Self {
-        let (dir, generation, is_link) = set.identity();
-        Self::Version { dir, generation, is_link, stem: Arc::clone(&set.stem), number, is_raw }
+    pub(crate) fn version(seen: &Seen, is_raw: bool) -> Self {
+        let (dir, generation, is_link) = seen.set.identity();
+        let (stem, ended) = (Arc::clone(&seen.set.stem), (seen.ended.sec, seen.ended.nsec));
+        Self::Version { dir, generation, is_link, stem, number: seen.version.number, ended, is_raw }
     }
 
     /// Returns the key of a directory at a time.

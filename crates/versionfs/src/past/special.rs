@@ -2,6 +2,8 @@
 //! content.
 
 use crate::core::Core;
+use crate::history::Seen;
+use crate::past::content::{attr_of, current};
 use core::any::Any;
 use std::sync::Arc;
 use vnode::{
@@ -14,8 +16,8 @@ pub(crate) struct Special {
     pub(crate) id: u64,
     pub(crate) core: Arc<Core>,
     pub(crate) lower: Arc<dyn Vnode>,
-    /// The attributes that it had, if they may have changed since.
-    pub(crate) attr: Option<Attr>,
+    /// The version that says which attributes it had, if they may have changed since.
+    pub(crate) version: Option<Box<Seen>>,
 }
 
 impl Vnode for Special {
@@ -37,8 +39,17 @@ impl Vnode for Special {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        let lower = self.lower.getattr(&self.core.server(cx))?;
-        let attr = self.attr.map_or(lower, |attr| Attr { rdev: lower.rdev, size: lower.size, blocks: 0, ..attr });
+        // Commands change the owner and mode of versions, which the kernel does not see.
+        cx.limit_attr_lifetime(core::time::Duration::ZERO);
+        let server = self.core.server(cx);
+        let lower = self.lower.getattr(&server)?;
+        let attr = match self.version.as_deref() {
+            Some(seen) => {
+                let attr = attr_of(&current(&self.core, &server, seen)?);
+                Attr { rdev: lower.rdev, size: lower.size, blocks: 0, ..attr }
+            }
+            None => lower,
+        };
         Ok(Attr { ino: self.id, nlink: 1, ..attr })
     }
 

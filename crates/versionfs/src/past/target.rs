@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::history::{At, History, Moment, Seen};
-use crate::past::content::{attr_of, next_of};
+use crate::past::content::next_of;
 use crate::past::{Body, PastFile, Special};
 use std::sync::Arc;
 use versionset::{Letter, STORE, StoreName, is_hashed};
@@ -22,7 +22,7 @@ pub(crate) enum Target {
     /// A directory, wherever it is now.
     Dir(Arc<dyn Vnode>),
     /// A symbolic link or special file, and the version that describes it if it is not the head.
-    Special(Arc<dyn Vnode>, Option<Box<versionset::Version>>),
+    Special(Arc<dyn Vnode>, Option<Box<Seen>>),
 }
 
 /// A step towards the object.
@@ -84,7 +84,7 @@ fn head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History) -> Result<Tar
 fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &Seen) -> Result<Step> {
     let version = &seen.version;
     if !matches!(version.letter, Letter::Renamed | Letter::Directory | Letter::Special) {
-        let body = Body::Version { set: Arc::clone(&seen.set), version: version.clone() };
+        let body = Body::Version(seen.clone());
         return Ok(Step::Done(Target::File(body)));
     }
     let locked = seen.set.lock(core, cx)?;
@@ -93,7 +93,7 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
     match version.letter {
         Letter::Directory if entry.attr.kind() == Kind::Directory => Ok(Step::Done(Target::Dir(entry.vnode))),
         Letter::Special if !matches!(entry.attr.kind(), Kind::Directory | Kind::Regular) => {
-            Ok(Step::Done(Target::Special(entry.vnode, Some(Box::new(version.clone())))))
+            Ok(Step::Done(Target::Special(entry.vnode, Some(Box::new(seen.clone())))))
         }
         Letter::Renamed if entry.attr.kind() == Kind::Symlink => {
             let text = entry.vnode.readlink(cx)?;
@@ -254,10 +254,7 @@ impl Target {
         match self {
             Self::File(body) => Arc::new(PastFile::new(&core, id, body)),
             Self::Dir(lower) => Arc::new(crate::past::PastDir { id, core, lower, time }),
-            Self::Special(lower, version) => {
-                let attr = version.map(|version| attr_of(&version));
-                Arc::new(Special { id, core, lower, attr })
-            }
+            Self::Special(lower, version) => Arc::new(Special { id, core, lower, version }),
         }
     }
 }
