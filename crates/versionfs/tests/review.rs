@@ -462,7 +462,7 @@ fn past_objects_in_use_have_the_owner_and_mode_of_now() {
     }
 }
 
-/// Whoever has opened a version may not read what gets its name and number after its removal.
+/// An open version does not show what gets its name and number after its removal.
 #[test]
 fn a_past_object_in_use_does_not_become_another_version() {
     let (_, fs) = fresh(b"mine");
