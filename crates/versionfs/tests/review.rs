@@ -510,3 +510,84 @@ fn versions_of_all_formats_have_their_extended_attributes() {
         assert_eq!(list.lines().nth(2).unwrap().split(' ').nth(1), Some(letter), "{list}");
     }
 }
+
+/// Names before a rename that is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Absent,
+    Replaced,
+    Exchanged,
+}
+
+/// What happens to the new name after an interrupted rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sequel {
+    Overwritten,
+    ReplacedAgain,
+    Removed,
+}
+
+/// Interrupts a rename of `a` to `b`, and mounts again. Returns whether the rename was done without
+/// a record of where the file came from.
+fn interrupted_rename(plan: Plan, target: Target, sequel: Sequel) -> bool {
+    let faults = Faults::new();
+    let mem = MemFs::with(MemOptions::default(), &faults);
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    write(&fs, b"a", b"moved");
+    if target != Target::Absent {
+        write(&fs, b"b", b"victim");
+    }
+    let object = get(&mem.root(), b"a").id();
+    faults.arm(plan);
+    let flags = RenameFlags { exchange: target == Target::Exchanged, ..RenameFlags::default() };
+    let result = fs.root().rename(&cx(), name(b"a"), &fs.root(), name(b"b"), flags);
+    drop(fs);
+    faults.reset();
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    let found = mem.root().lookup(&cx(), name(b"b")).unwrap();
+    let is_moved = found.is_some_and(|entry| entry.vnode.id() == object);
+    assert!(is_moved || result.is_err());
+    if !is_moved {
+        return false;
+    }
+    let store = get(&mem.root(), STORE);
+    let has_index = store.lookup(&cx(), name(b"b;i")).unwrap().is_some();
+    let lacks_birth = !has_index || index(&mem, b"b").birth.is_none();
+    let check = |when| {
+        let case = format!("{plan:?} {target:?} {sequel:?} {when}");
+        assert_eq!(version(&fs.root(), "a", 1), b"moved", "{case}");
+        if target != Target::Absent {
+            assert_eq!(version(&fs.root(), "b", 1), b"victim", "{case}");
+        }
+    };
+    check("at first");
+    match sequel {
+        Sequel::Overwritten => write(&fs, b"b", b"next"),
+        Sequel::ReplacedAgain => {
+            write(&fs, b"x", b"next");
+            fs.root().rename(&cx(), name(b"x"), &fs.root(), name(b"b"), RenameFlags::default()).unwrap();
+        }
+        Sequel::Removed => fs.root().unlink(&cx(), name(b"b")).unwrap(),
+    }
+    check("then");
+    write(&fs, b"b", b"last");
+    check("at last");
+    lacks_birth
+}
+
+/// A kill or a full file system interrupts a rename at any step. The versions of both names show
+/// what the names had, whatever happens to the file later.
+#[test]
+fn an_interrupted_rename_confuses_no_versions() {
+    let crashes = (1..40).map(|at| Plan { count: Count::Changes, at, fault: Fault::Crash });
+    let full = (1..10).map(|at| Plan { count: Count::Only(Op::Write), at, fault: Fault::Error(Errno::NOSPC) });
+    let mut without_birth = 0;
+    for plan in crashes.chain(full) {
+        for target in [Target::Absent, Target::Replaced, Target::Exchanged] {
+            for sequel in [Sequel::Overwritten, Sequel::ReplacedAgain, Sequel::Removed] {
+                without_birth += u32::from(interrupted_rename(plan, target, sequel));
+            }
+        }
+    }
+    assert!(without_birth >= 18, "{without_birth}");
+}

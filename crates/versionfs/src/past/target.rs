@@ -5,7 +5,7 @@ use crate::history::{At, History, Moment, Seen};
 use crate::past::content::next_of;
 use crate::past::{Body, PastFile, Special};
 use std::sync::Arc;
-use versionset::{Letter, STORE, StoreName, is_hashed};
+use versionset::{Cause, Letter, STORE, StoreName, is_hashed};
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// Longest chain of renames that is followed.
@@ -120,7 +120,7 @@ fn stayed(history: &History, seen: &Seen, to: &Reference<'_>) -> Option<Moment> 
         }
         None => {
             let head = history.head.as_ref()?;
-            ((head.vnode.id(), head.vnode.generation()) == to.object).then_some(Moment::Head)
+            (identity(&head.vnode) == to.object).then_some(Moment::Head)
         }
     }
 }
@@ -148,6 +148,42 @@ fn arrival<'a>(history: &'a History, from: &At, time: Time) -> Option<&'a versio
     history.births.iter().filter(came).min_by_key(|birth| (distance(birth.time, time), birth.time))
 }
 
+/// Returns when an object arrived whose birth was not recorded, because of a kill or a full file
+/// system: when what it replaced or was exchanged with ended.
+///
+/// # Errors
+/// `ESTALE` if it can't be told from others that had the name; those of the layer below.
+fn unrecorded_arrival(core: &Core, cx: &Cx<'_>, history: &History, died: Time, object: (u64, u32)) -> Result<Time> {
+    let mut ends = history.versions.iter().filter(|seen| seen.version.cause.ends_head() && died < seen.version.died);
+    let Some(first) = ends.next() else { return Ok(died) };
+    let version = &first.version;
+    let may_be_replaced = version.born <= died && matches!(version.cause, Cause::Replace | Cause::Rename);
+    if !may_be_replaced || distance(version.died, died) > SLOWEST || was(core, cx, first, object)? {
+        return Ok(died);
+    }
+    let is_next = match ends.next() {
+        Some(next) => was(core, cx, next, object)?,
+        None => history.head.as_ref().is_some_and(|head| identity(&head.vnode) == object),
+    };
+    if is_next { Ok(version.died) } else { Err(Errno::STALE) }
+}
+
+/// Whether a version that ended a head was this object, by its file.
+fn was(core: &Core, cx: &Cx<'_>, seen: &Seen, object: (u64, u32)) -> Result<bool> {
+    let locked = seen.set.lock(core, cx)?;
+    let Some(entry) = locked.file(cx, seen.version.letter, seen.version.number)? else { return Ok(false) };
+    drop(locked);
+    if seen.version.letter != Letter::Renamed {
+        return Ok(identity(&entry.vnode) == object);
+    }
+    let text = entry.vnode.readlink(cx)?;
+    Ok(Reference::parse(&text).is_some_and(|to| to.object == object))
+}
+
+fn identity(vnode: &Arc<dyn Vnode>) -> (u64, u32) {
+    (vnode.id(), vnode.generation())
+}
+
 /// Follows the reference of a renamed file.
 fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_>) -> Result<Step> {
     if seen.version.kind == Kind::Directory {
@@ -161,11 +197,13 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     let next = At::new(&dir, to.name);
     let history = next.history(core, cx)?;
     let died = seen.version.died;
-    let birth = arrival(&history, at, died);
-    let arrived = birth.map_or(died, |birth| birth.time.max(died));
+    let arrived = match arrival(&history, at, died) {
+        Some(birth) => birth.time.max(died),
+        None => unrecorded_arrival(core, cx, &history, died, to.object)?,
+    };
     let moment = history.at(arrived).ok_or(Errno::STALE)?;
     if let Moment::Head = moment
-        && history.head.as_ref().is_none_or(|head| (head.vnode.id(), head.vnode.generation()) != to.object)
+        && history.head.as_ref().is_none_or(|head| identity(&head.vnode) != to.object)
     {
         return Err(Errno::STALE);
     }
