@@ -1,13 +1,16 @@
 //! The file systems that are compared, and how each is mounted.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::contender::{Contender, DAY, Kind, Running};
 use crate::scratch::ScratchFs;
+
+/// Name of the policy file.
+const CONFIG: &str = "versionfs.conf";
 
 /// A storage policy: the format that versions have in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -99,17 +102,15 @@ impl Entrant {
         }
     }
 
-    /// Returns the mount options. `bound` limits the versions that are kept.
-    fn options(self, bound: Option<&str>) -> String {
+    /// Returns the mount options. `config` is the policy file.
+    fn options(self, config: &Path) -> String {
         let mut options = format!("cache={DAY}");
         if let Some(storage) = self.storage() {
             options += &format!(",storage={}", storage.option());
             if matches!(self, Self::OnWrite(_)) {
                 options += ",copy-on=write";
             }
-            if let Some(bound) = bound {
-                options += &format!(",{bound}");
-            }
+            options += &format!(",config={}", config.display());
         }
         options
     }
@@ -118,7 +119,7 @@ impl Entrant {
     pub(crate) fn settings(self) -> String {
         match self {
             Self::Native => String::new(),
-            _ => format!("DIR MNT -o {}", self.options(None)),
+            _ => format!("DIR MNT -o {}", self.options(Path::new(CONFIG))),
         }
     }
 
@@ -129,14 +130,18 @@ impl Entrant {
         Ok(dir)
     }
 
-    /// Mounts the directory. `contender` is of its kind.
+    /// Mounts the directory. `contender` is of its kind; `bound` limits the versions that are kept.
+    /// The built-in policy does not apply: it keeps no versions of object files, for example.
     pub(crate) fn mount(self, contender: &Contender, scratch: &ScratchFs, bound: Option<&str>) -> Result<Running> {
         let dir = Self::directory(scratch)?;
         if self == Self::Native {
             return Ok(Running::unmounted(dir));
         }
+        let config = scratch.log().with_file_name(CONFIG);
+        let policy = format!("builtin = false\n{}\n", bound.unwrap_or_default());
+        fs::write(&config, policy).with_context(|| format!("write {}", config.display()))?;
         contender.attach(scratch, |point| {
-            let arguments = [dir.into(), point.into(), "-o".into(), self.options(bound).into()];
+            let arguments = [dir.into(), point.into(), "-o".into(), self.options(&config).into()];
             contender.run(&arguments, &scratch.log())
         })
     }

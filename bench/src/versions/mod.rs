@@ -60,8 +60,6 @@ pub(crate) struct VersionReport {
     repetitions: u32,
     entrants: Vec<ContenderInfo>,
     absent: Vec<Absent>,
-    /// Whether the number and the space of versions were bounded as in the paper.
-    bounds: bool,
     releases: Vec<&'static str>,
     postmark: Postmark,
     histories: recover::Histories,
@@ -76,8 +74,6 @@ struct Setting<'a> {
     contenders: &'a [Contender],
     /// Those that can be mounted.
     entrants: Vec<Entrant>,
-    /// Whether the mount options that bound the versions exist.
-    bounds: bool,
     /// Whether the command exists that waits until versions have their final formats.
     converts: bool,
     /// Whether the commands exist that open versions.
@@ -92,15 +88,8 @@ const OPEN: &str = "versionfs.names";
 impl<'a> Setting<'a> {
     /// Finds out what can be mounted. Returns also what can't.
     fn new(options: &'a Options, contenders: &'a [Contender], progress: &'a Progress) -> Result<(Self, Vec<Absent>)> {
-        let mut setting = Self {
-            options,
-            contenders,
-            entrants: vec![Entrant::Native],
-            bounds: false,
-            converts: false,
-            recovers: false,
-            progress,
-        };
+        let mut setting =
+            Self { options, contenders, entrants: vec![Entrant::Native], converts: false, recovers: false, progress };
         let chosen = |storage: &Storage| options.storage.is_empty() || options.storage.contains(storage);
         let storages: Vec<Storage> = Storage::ALL.into_iter().filter(chosen).collect();
         let compared = storages.iter().filter(|storage| Storage::COMPARED.contains(storage));
@@ -111,21 +100,13 @@ impl<'a> Setting<'a> {
         for entrant in std::iter::once(Entrant::Null).chain(on_change).chain(on_write) {
             // A missing program is reported once.
             let Ok(_) = setting.contender(entrant) else { continue };
-            match setting.probe(entrant, None)? {
+            match setting.probe(entrant)? {
                 Ok(()) => setting.entrants.push(entrant),
                 Err(error) => absent.push(Absent { name: entrant.label(), reason: reason(&error) }),
             }
         }
         let versioned = setting.entrants.iter().copied().find(|entrant| entrant.keeps_versions());
         if let Some(entrant) = versioned {
-            let bounds = Program::ALL.map(|program| setting.probe(entrant, Some(program.bound())));
-            for (program, result) in Program::ALL.iter().zip(bounds) {
-                if let Err(error) = result? {
-                    let reason = format!("all versions are kept: {}", reason(&error));
-                    absent.push(Absent { name: program.bound(), reason });
-                }
-            }
-            setting.bounds = !absent.iter().any(|absent| Program::ALL.iter().any(|p| p.bound() == absent.name));
             for (name, result) in setting.commands(entrant)? {
                 match (name, result) {
                     (CONVERT, Ok(())) => setting.converts = true,
@@ -144,10 +125,10 @@ impl<'a> Setting<'a> {
     }
 
     /// Mounts an entrant for a try. The outer error is one of the benchmark itself.
-    fn probe(&self, entrant: Entrant, bound: Option<&str>) -> Result<Result<()>> {
+    fn probe(&self, entrant: Entrant) -> Result<Result<()>> {
         self.progress.show(&format!("mounting {}", entrant.label()));
         let scratch = ScratchFs::new(&crate::isolation::base()?, Size { bytes: 64 << 20, inodes: 1000 })?;
-        Ok(entrant.mount(self.contender(entrant)?, &scratch, bound).map(drop))
+        Ok(entrant.mount(self.contender(entrant)?, &scratch, None).map(drop))
     }
 
     /// Tries the commands that the experiments need.
@@ -178,24 +159,18 @@ impl<'a> Setting<'a> {
         found.with_context(|| format!("{} does not take part", entrant.label()))
     }
 
-    /// Returns the mount option that bounds the versions, if there is one.
-    fn bound(&self, program: Program) -> Option<&'static str> {
-        self.bounds.then(|| program.bound())
-    }
-
     /// Whether an entrant runs a program. Copy-on-write is compared where the paper does.
     fn runs(&self, program: Program, entrant: Entrant) -> bool {
         let compares = self.options.wants_part(Part::CopyOn) && matches!(program, Program::Build | Program::Copy);
         !matches!(entrant, Entrant::OnWrite(_)) || compares
     }
 
-    /// Whether a program is run. Without bounds, both copies would be the same.
+    /// Whether a program is run.
     fn wants(&self, program: Program) -> bool {
         match program {
             Program::Build => self.options.wants_part(Part::Build),
             Program::Postmark => self.options.wants_part(Part::Postmark),
-            Program::Copy => self.options.wants_part(Part::Copy),
-            Program::CopySpace => self.options.wants_part(Part::Copy) && self.bounds,
+            Program::Copy | Program::CopySpace => self.options.wants_part(Part::Copy),
         }
     }
 
@@ -255,7 +230,6 @@ impl VersionReport {
             repetitions: setting.repetitions(),
             entrants: setting.entrants.iter().map(info).chain(peers).collect(),
             absent,
-            bounds: setting.bounds,
             releases: releases::archives(quick),
             postmark: programs::postmark(quick),
             histories: recover::histories(quick),

@@ -30,13 +30,13 @@ pub(crate) enum Program {
 impl Program {
     pub(crate) const ALL: [Self; 4] = [Self::Build, Self::Postmark, Self::Copy, Self::CopySpace];
 
-    /// Returns the mount option that bounds the versions of each file, with the paper's value.
+    /// Returns the policy that bounds the versions of each file, with the paper's value.
     pub(crate) fn bound(self) -> &'static str {
         match self {
-            Self::Build => "number=..5",
-            Self::Postmark => "number=..9",
-            Self::Copy => "number=..64",
-            Self::CopySpace => "space=..140KiB",
+            Self::Build => "number = \"..5\"",
+            Self::Postmark => "number = \"..9\"",
+            Self::Copy => "number = \"..64\"",
+            Self::CopySpace => "space = \"..140KiB\"",
         }
     }
 
@@ -142,7 +142,7 @@ fn once(setting: &Setting<'_>, program: Program, releases: Option<&Releases>, en
         workload::copy_openssh(setting.options, &dir.join("openssh"), &log)?;
     }
     rustix::fs::syncfs(scratch.open()?).context("sync the file system")?;
-    let running = entrant.mount(setting.contender(entrant)?, &scratch, setting.bound(program))?;
+    let running = entrant.mount(setting.contender(entrant)?, &scratch, Some(program.bound()))?;
     let (seconds, processor) = timed(|| start(setting, program, releases, &running.root, &log))?;
     let (conversion_seconds, conversion_processor) = timed(|| setting.convert(entrant, &running.root))?;
     drop(running);

@@ -103,7 +103,7 @@ pub(crate) fn microseconds(samples: &[Sample], what: What, entrant: Entrant) -> 
 /// Runs all measurements. Entrants take turns.
 pub(crate) fn run(setting: &Setting<'_>, releases: &Releases) -> Result<Vec<Sample>> {
     // As many as the copies keep.
-    let expected = releases.versions(if setting.bounds { 64 } else { usize::MAX })?;
+    let expected = releases.versions(64)?;
     let mut samples = Vec::new();
     let reps = setting.repetitions();
     for rep in 0..reps {
@@ -141,8 +141,8 @@ impl Turn<'_> {
     }
 
     fn mount_warm(&self, scratch: &ScratchFs) -> Result<Running> {
-        let bound = self.setting.bound(Program::Copy);
-        self.entrant.mount(self.setting.contender(self.entrant)?, scratch, bound)
+        let contender = self.setting.contender(self.entrant)?;
+        self.entrant.mount(contender, scratch, Some(Program::Copy.bound()))
     }
 
     /// Recovers the versions of the releases, and reads their heads.

@@ -30,9 +30,8 @@ pub(super) fn title(program: Program) -> &'static str {
 
 /// Returns the report with its figures.
 pub(super) fn markdown(report: &VersionReport, figures: &[Figure]) -> String {
-    let bounds = if report.bounds { "bounded as in the paper" } else { "not bounded: all versions are kept" };
     let mut text = format!(
-        "{}; medians of {} repetitions; {} releases; versions {bounds}.\n\n",
+        "{}; medians of {} repetitions; {} releases; versions bounded as in the paper.\n\n",
         report.machine.text(),
         report.repetitions,
         report.releases.len()
@@ -324,7 +323,6 @@ mod tests {
             repetitions: 2,
             entrants: Vec::new(),
             absent: Vec::new(),
-            bounds: true,
             releases: releases::archives(true),
             postmark: programs::postmark(true),
             histories: recover::histories(true),
