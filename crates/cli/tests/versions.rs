@@ -89,6 +89,33 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(Path::new(MOUNT).join(path)).unwrap()
 }
 
+/// A file's history goes on where it came from, and not where another file of that name did.
+#[test]
+fn the_log_follows_renames() {
+    let stage = Stage::new();
+    stage.shell("echo other >a; rm a; echo one >a; echo two >a; mkdir d e; echo victim >d/b; mv a d/b");
+    stage.shell("echo three >d/b; mv d/b e/c; echo new >a; echo four >e/c");
+    let log = stage.json(&["log", "--json", "e/c"]);
+    let former: Vec<_> = log["former"].as_array().unwrap().iter().map(|name| name["path"].as_str().unwrap()).collect();
+    assert_eq!(former, ["d/b", "a"], "{log}");
+    let texts = |versions: &Value, path: &str| {
+        let numbers = versions.as_array().unwrap().iter().map(|version| version["version"].to_string());
+        numbers.map(|number| stage.done(&["cat", path, &number])).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&log["former"][0]["versions"], "d/b"), ["three\n", "two\n"]);
+    assert_eq!(texts(&log["former"][1]["versions"], "a"), ["two\n", "one\n"]);
+    let text = stage.done(&["log", "e/c"]);
+    assert_eq!(text.matches("  as d/b").count(), 2, "{text}");
+    assert_eq!(text.matches("  as a").count(), 2, "{text}");
+    // A filter applies to all names.
+    assert!(!stage.done(&["log", "--process", "nobody", "e/c"]).contains("as "));
+    // The name that it had, and the one that another file has now.
+    let log = stage.json(&["log", "--json", "a"]);
+    assert_eq!(log["former"], Value::Array(Vec::new()), "{log}");
+    let log = stage.json(&["log", "--json", "d/b"]);
+    assert_eq!(log["former"][0]["path"], "a", "{log}");
+}
+
 #[test]
 fn an_overwritten_file_is_compared_and_restored() {
     let stage = Stage::new();

@@ -16,11 +16,16 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-const ALL: [Command; 17] = [
+const ALL: [Command; 18] = [
     crate::audit::COMMAND,
     anyone(
         "versionfs.list",
         "Lists the versions of a name. The input is NAME, or NAME and the number of the first version.",
+    ),
+    anyone(
+        "versionfs.origins",
+        "Lists from where files were renamed to a name: a line TIME OP PATH NAME for each. PATH leads from this directory to \
+         the former one. The input is NAME.",
     ),
     anyone(
         "versionfs.names",
@@ -114,7 +119,7 @@ pub(crate) fn is_own(command: &str) -> bool {
 
 /// Whether a command only reads.
 pub(crate) fn only_reads(command: &str) -> bool {
-    const READING: [&str; 8] = ["list", "names", "open", "at", "tags", "usage", "log", "policy"];
+    const READING: [&str; 9] = ["list", "origins", "names", "open", "at", "tags", "usage", "log", "policy"];
     command.strip_prefix("versionfs.").is_some_and(|word| READING.contains(&word))
 }
 
@@ -133,6 +138,7 @@ impl Place<'_> {
         match (command, &*fields) {
             ("versionfs.list", [name]) => self.list(cx, &self.at(name)?, 1),
             ("versionfs.list", [name, from]) => self.list(cx, &self.at(name)?, number(from)?),
+            ("versionfs.origins", [name]) => self.origins(cx, &self.at(name)?),
             ("versionfs.names", []) => self.names(cx, b""),
             ("versionfs.names", [after]) => self.names(cx, &unescape(after).ok_or(Errno::INVAL)?),
             ("versionfs.open", [name, version]) => self.open(cx, &self.at(name)?, number(version)?),
@@ -239,6 +245,11 @@ impl Place<'_> {
     /// Fails with `EACCES` if the caller may not search the directory.
     pub(crate) fn require_search(&self, cx: &Cx<'_>) -> Result<()> {
         self.require(cx, access::SEARCH)
+    }
+
+    /// Fails with `EACCES` if the caller may not read the directory.
+    pub(crate) fn require_read(&self, cx: &Cx<'_>) -> Result<()> {
+        self.require(cx, access::READ)
     }
 
     fn require(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {

@@ -60,6 +60,7 @@ mod layer;
 mod link;
 mod node;
 mod options;
+mod origins;
 mod past;
 mod permission;
 mod policy;

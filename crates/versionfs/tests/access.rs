@@ -507,6 +507,43 @@ fn others_may_read_but_not_change() {
     }
 }
 
+/// Former names are shown to those who could list the directories.
+#[test]
+fn origins_of_a_name_are_shown_to_those_who_may_read_them() {
+    let bed = Bed::new(Storage::Sparse);
+    let dir = bed.layer.root();
+    for path in ["private", "private/d e", "public"] {
+        bed.mkdir(path);
+    }
+    bed.write("private/d e/f", b"1");
+    bed.rename("private/d e/f", "private/g h");
+    bed.rename("private/g h", "public/f");
+    bed.write("public/x", b"2");
+    bed.rename("public/x", "public/f");
+    let public = bed.at("public");
+    let paths = |cx: &Cx<'_>, dir: &Arc<dyn Vnode>, file: &str| -> Vec<String> {
+        let reply = run(dir, cx, "versionfs.origins", file).unwrap();
+        reply.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap().to_owned()).collect()
+    };
+    assert_eq!(paths(&root(), &public, "f"), ["../private g\\040h", ". x"]);
+    assert_eq!(paths(&root(), &bed.at("private"), "g\\040h"), ["d\\040e f"]);
+    let bob = user(1001);
+    for (path, mode) in [("private", 0o711), ("private", 0o744)] {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        bed.at(path).setattr(&root(), &set, None).unwrap();
+        assert_eq!(paths(&bob, &public, "f"), [". x"], "{mode:o}");
+    }
+    // A former directory that is gone.
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    bed.at("private").setattr(&root(), &set, None).unwrap();
+    assert_eq!(paths(&bob, &public, "f").len(), 2);
+    dir.lookup(&root(), name("private")).unwrap().unwrap().vnode.rmdir(&root(), name("d e")).unwrap();
+    dir.rmdir(&root(), name("private")).unwrap();
+    assert_eq!(paths(&root(), &public, "f"), [". x"]);
+    assert_eq!(run(&dir, &root(), "versionfs.origins", "f g"), Err(Errno::INVAL));
+    assert_eq!(paths(&root(), &dir, "never"), [""; 0]);
+}
+
 #[test]
 fn the_past_is_a_directory_and_a_mount() {
     let bed = Bed::new(Storage::Sparse);

@@ -1,6 +1,6 @@
 //! Commands to the layer versionfs, sent to a directory.
 
-use super::reply::{self, List, LogLine, Named, Version, escape, time_field};
+use super::reply::{self, List, LogLine, Named, Origin, Version, escape, time_field};
 use super::text::shown;
 use crate::channel;
 use crate::exit::Failure;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Largest number of parts of one reply, against a server that never ends.
 const MAX_PARTS: usize = 1_000_000;
@@ -124,6 +124,41 @@ impl Dir {
             input = [&*escape(name), b" ", next.to_string().as_bytes()].concat();
         }
         Err(self.garbled(COMMAND))
+    }
+
+    /// Returns from where files were renamed to a name.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn origins(&self, name: &[u8]) -> Result<Vec<Origin>, Failure> {
+        const COMMAND: &str = "versionfs.origins";
+        let bytes = self.send(COMMAND, &escape(name)).map_err(|error| failure(&self.path_of(name), COMMAND, error))?;
+        reply::origins(&bytes).ok_or_else(|| self.garbled(COMMAND))
+    }
+
+    /// Opens another directory of the mount by its path from this one. Its path in messages has no
+    /// `..` where it can be without.
+    ///
+    /// # Errors
+    /// Those of openat(2).
+    pub(crate) fn relative(&self, path: &[u8]) -> Result<Self, Errno> {
+        let fd = rustix::fs::openat(self, path, DIRECTORY, Mode::empty())?;
+        let long = self.path_of(path);
+        let mut short = PathBuf::new();
+        for part in long.components() {
+            let is_below = matches!(short.components().next_back(), Some(Component::Normal(_)));
+            match part {
+                Component::CurDir => {}
+                Component::ParentDir if is_below => drop(short.pop()),
+                part => short.push(part),
+            }
+        }
+        if short.as_os_str().is_empty() {
+            short.push(".");
+        }
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let is_same = rustix::fs::stat(&short).ok().map(identity) == rustix::fs::fstat(&fd).ok().map(identity);
+        Ok(Self { fd, path: if is_same { short } else { long }, is_old: self.is_old })
     }
 
     /// Returns all names that have versions, also removed ones.

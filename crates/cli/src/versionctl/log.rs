@@ -1,6 +1,7 @@
 //! `versionctl log`: the history of a file, or what happened in a directory.
 
 use super::args::{LogArgs, Now};
+use super::former::{Former, former};
 use super::history::{Filter, Found, walk};
 use super::place::{self, Place};
 use super::reply::{Kind, List, Version};
@@ -22,11 +23,15 @@ pub(crate) fn run(args: &LogArgs, now: &Now) -> Result<(), Failure> {
     if is_directory(&args.path)? {
         return directory(args, &filter, now);
     }
-    let (place, mut list) = Place::with_history(&args.path)?;
+    let (place, whole) = Place::with_history(&args.path)?;
+    let mut list = whole.clone();
     let head = place.dir.stat(&place.name)?.filter(|_| list.set.head != Kind::None);
     let head = head.map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
     list.versions.retain(|version| filter.admits(version));
-    let text = if args.json { file_json(&place.path(), &list, head) } else { file_text(&list, head, now) };
+    let mut former = former(&place, &whole);
+    former.iter_mut().for_each(|name| name.versions.retain(|version| filter.admits(version)));
+    let text =
+        if args.json { file_json(&place.path(), &list, head, &former) } else { file_text(&list, head, &former, now) };
     print(text)
 }
 
@@ -80,25 +85,33 @@ fn cells<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// Draws the history of a file, newest first. Each line is a version and the change that ended it.
-fn file_text(list: &List, head: Option<u64>, now: &Now) -> String {
+fn file_text(list: &List, head: Option<u64>, former: &[Former], now: &Now) -> String {
     let mut rows = vec![cells(["VERSION", "UNTIL", "", "SIZE", "USER", "PROCESS", "CHANGE"])];
     if let Some(size) = head {
         let size = if list.set.head == Kind::File { amount(size) } else { list.set.head.word().to_owned() };
         rows.push(cells(["head", "now", "", &size]));
     }
-    for version in list.versions.iter().rev() {
-        rows.push(vec![
-            version.number.to_string(),
-            local(version.died, &now.0),
-            relative(version.died, now.0.timestamp()),
-            size(version),
-            user(version.by.uid),
-            process(version),
-            version.op.clone(),
-            remarks(version),
-        ]);
+    rows.extend(list.versions.iter().rev().map(|version| file_row(version, None, now)));
+    for name in former {
+        rows.extend(name.versions.iter().rev().map(|version| file_row(version, Some(&name.path), now)));
     }
     columns(&rows, &[2, 3])
+}
+
+/// Returns the row of a version. `former` is the name that the file had, if it was another one.
+fn file_row(version: &Version, former: Option<&Path>, now: &Now) -> Vec<String> {
+    let name = former.map(|path| format!("as {}", shown(path)));
+    let remarks = [name, Some(remarks(version)).filter(|words| !words.is_empty())];
+    vec![
+        version.number.to_string(),
+        local(version.died, &now.0),
+        relative(version.died, now.0.timestamp()),
+        size(version),
+        user(version.by.uid),
+        process(version),
+        version.op.clone(),
+        remarks.into_iter().flatten().collect::<Vec<_>>().join(", "),
+    ]
 }
 
 fn events_text(events: &[(PathBuf, Version)], now: &Now) -> String {
@@ -132,11 +145,16 @@ fn version_json(version: &Version) -> Value {
     })
 }
 
-fn file_json(path: &Path, list: &List, head: Option<u64>) -> String {
-    let versions: Vec<_> = list.versions.iter().rev().map(version_json).collect();
+fn file_json(path: &Path, list: &List, head: Option<u64>, former: &[Former]) -> String {
+    let all = |versions: &[Version]| versions.iter().rev().map(version_json).collect::<Vec<_>>();
+    let versions = all(&list.versions);
+    let former = former
+        .iter()
+        .map(|name| json!({ "path": json_name(name.path.as_os_str().as_bytes()), "versions": all(&name.versions) }));
+    let former = Value::from_iter(former);
     let head = head.map(|size| json!({ "kind": list.set.head.word(), "size": size }));
     let path = json_name(path.as_os_str().as_bytes());
-    format!("{}\n", json!({ "path": path, "head": head, "versions": versions }))
+    format!("{}\n", json!({ "path": path, "head": head, "versions": versions, "former": former }))
 }
 
 fn events_json(events: &[(PathBuf, Version)]) -> String {
@@ -160,7 +178,7 @@ mod tests {
     fn a_history_is_drawn_newest_first() {
         let mut list = reply::list(reply::tests::LIST).unwrap();
         list.set.head = Kind::File;
-        let drawn = file_text(&list, Some(2048), &Now(noon()));
+        let drawn = file_text(&list, Some(2048), &[], &Now(noon()));
         let lines: Vec<_> = drawn.lines().collect();
         assert!(lines[1].starts_with("head") && lines[1].contains("2.0 KiB"), "{drawn}");
         assert!(
@@ -168,7 +186,7 @@ mod tests {
             "{drawn}"
         );
         assert!(lines[3].contains("1970-01-01 02:33:20") && lines[3].ends_with("vi[42]    write"), "{drawn}");
-        let json: Value = serde_json::from_str(&file_json(Path::new("f"), &list, None)).unwrap();
+        let json: Value = serde_json::from_str(&file_json(Path::new("f"), &list, None, &[])).unwrap();
         assert_eq!((&json["versions"][0]["note"], &json["head"]), (&json!("a\nb"), &Value::Null));
         assert_eq!(json["versions"][1]["by"]["process"], "vi");
     }

@@ -15,6 +15,7 @@ mod audit;
 mod browse;
 mod client;
 mod diff;
+mod former;
 mod history;
 mod log;
 mod manage;

@@ -91,6 +91,11 @@ impl Version {
     }
 
     /// Whether the version only says that the file was renamed to another name.
+    /// Whether the file left the name when this version ended.
+    pub(crate) fn ends_head(&self) -> bool {
+        matches!(&*self.op, "unlink" | "rmdir" | "rename" | "replace")
+    }
+
     pub(crate) fn is_renamed(&self) -> bool {
         self.letter == 'r'
     }
@@ -193,6 +198,24 @@ pub(crate) fn list(reply: &[u8]) -> Option<List> {
         }
     }
     Some(list)
+}
+
+/// Where a file that got a name by a rename came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) time: Timestamp,
+    /// The path from the directory of the new name to that of the former one.
+    pub(crate) dir: Vec<u8>,
+    pub(crate) name: Vec<u8>,
+}
+
+/// Parses a reply of `versionfs.origins`.
+pub(crate) fn origins(reply: &[u8]) -> Option<Vec<Origin>> {
+    let origin = |fields: Vec<&[u8]>| match *fields {
+        [at, _, dir, name, ..] => Some(Origin { time: time(at)?, dir: unescape(dir)?, name: unescape(name)? }),
+        _ => None,
+    };
+    lines(reply).map(origin).collect()
 }
 
 /// A record of the audit log.
