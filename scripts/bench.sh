@@ -121,6 +121,10 @@ fetch_releases() {
 
 # splice PAGE FILE [NAME]: replaces the part of PAGE between the markers of that name with FILE.
 splice() {
+	if ! grep -qxF "<!-- measured: begin${3:+ $3} -->" "$1"; then
+		say "$1: it has no marker for the results${3:+ of $3}"
+		exit 1
+	fi
 	awk -v part="$2" -v name="${3:+ $3}" '
 		$0 == "<!-- measured: begin" name " -->" { print; print ""; while ((getline line < part) > 0) print line; skip = 1 }
 		$0 == "<!-- measured: end" name " -->" { skip = 0 }
