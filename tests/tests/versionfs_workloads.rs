@@ -107,7 +107,8 @@ fn tools(transport: Transport) {
         check_states(&mut mount, &scripts);
         assert_eq!(fs::read_dir(mount.dir()).unwrap().count(), 0);
         // The directories and what was in them is below the store.
-        assert!(!fs::read_dir(mount.lower.join(".;versions")).unwrap().next().unwrap().unwrap().path().is_symlink());
+        let mut stored = fs::read_dir(mount.lower.join(".;versions")).unwrap();
+        assert!(stored.any(|entry| entry.unwrap().file_type().unwrap().is_dir()));
     }
 }
 
