@@ -401,18 +401,19 @@ impl VersionFile {
         }
         let cx = &blocking(cx);
         let server = self.core.server(cx);
-        let offset = match (self.appends, self.inode.delayed()) {
-            (false, _) => offset,
-            (true, Some(size)) => size,
-            (true, None) => self.vnode.getattr(&server)?.size,
-        };
         if data.is_empty() {
             return Ok(0);
         }
-        if self.write_delayed(cx, &mut session, data, offset)? {
-            return Ok(data.len());
+        let delayed = self.inode.delayed();
+        if delayed.is_some() {
+            let offset = delayed.filter(|_| self.appends).unwrap_or(offset);
+            if self.write_delayed(cx, &mut session, data, offset)? {
+                return Ok(data.len());
+            }
         }
         let attr = self.vnode.getattr(&server)?;
+        // Where a delayed truncation has ended just now, this is its size.
+        let offset = if self.appends { attr.size } else { offset };
         if self.is_unchanged(cx, data, offset, attr.size)? {
             self.touch(cx)?;
             return Ok(data.len());
