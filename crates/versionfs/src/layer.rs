@@ -112,7 +112,7 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         Options { storage, copy_on, no_space, comprehensive, audit, versions, background: true, ..Options::default() };
     match settings.text("at")? {
         None => Ok(VersionFs::with_policies(lower, options, source)?),
-        Some(at) => Ok(VersionFs::at(lower, options, at.as_bytes())?),
+        Some(at) => Ok(VersionFs::at(lower, options, source, at.as_bytes())?),
     }
 }
 
@@ -164,13 +164,20 @@ impl VersionFs {
         Arc::new(Self { lower, core, root, is_past: false, _worker: worker })
     }
 
-    /// Returns a layer that shows the tree as it was at a time or tag. Nothing can be changed.
+    /// Returns a layer that shows the tree as it was at a time or tag. Nothing can be changed. Who
+    /// may look at it, the administrator's file of `source` says.
     ///
     /// # Errors
-    /// Says that `text` is neither a time nor a tag, or that the tags can't be read.
-    pub fn at(lower: Arc<dyn Layer>, options: Options, text: &[u8]) -> core::result::Result<Arc<Self>, String> {
+    /// Says that `text` is neither a time nor a tag, that the tags can't be read, or what is wrong
+    /// in the administrator's file.
+    pub fn at(
+        lower: Arc<dyn Layer>,
+        options: Options,
+        source: PolicySource,
+        text: &[u8],
+    ) -> core::result::Result<Arc<Self>, String> {
         let options = Options { read_only: true, ..options };
-        let policies = MountPolicies::keeping_all(PolicySource::default());
+        let policies = MountPolicies::load(source_of(&options, source))?;
         let core = Arc::new(Core::new(Arc::clone(&lower), options, policies));
         let shown = text.escape_ascii();
         let moment = crate::tags::moment(&core, &Cx::internal(0, 0), text)

@@ -4,7 +4,7 @@
 use memfs::MemFs;
 use std::cell::RefCell;
 use std::sync::Arc;
-use versionfs::{Options, Storage, VersionFs};
+use versionfs::{Options, PolicySource, Storage, VersionFs};
 use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode};
 
 thread_local! {
@@ -569,10 +569,10 @@ fn the_past_is_a_directory_and_a_mount() {
     .unwrap();
     listed.sort();
     assert_eq!(listed, ["@GMT-2001.09.09-01.46.41", "release"]);
-    let then = VersionFs::at(Arc::clone(&bed.lower) as _, options, b"release").unwrap();
+    let then = VersionFs::at(Arc::clone(&bed.lower) as _, options, PolicySource::default(), b"release").unwrap();
     assert!(then.properties().read_only);
     assert_eq!(read(&look(&then.root(), "f").vnode).unwrap(), b"old");
-    assert!(VersionFs::at(Arc::clone(&bed.lower) as _, options, b"none").is_err());
+    assert!(VersionFs::at(Arc::clone(&bed.lower) as _, options, PolicySource::default(), b"none").is_err());
     assert_eq!(ask(&dir, "versionfs.tags", "").split(' ').next(), Some("release"));
     ask(&dir, "versionfs.untag", "release");
     assert_eq!(run(&dir, &root(), "versionfs.untag", "release"), Err(Errno::NOENT));

@@ -37,6 +37,16 @@ impl PastDir {
         })
     }
 
+    /// Fails with `EACCES` if the administrator does not let the caller read old versions: the root
+    /// of a mount of the past is reached without a command or `.versions`.
+    fn check_access(&self, cx: &Cx<'_>) -> Result<()> {
+        if self.core.policies.hides_from_someone() {
+            // Others must not find the name in the kernel's cache.
+            cx.limit_name_lifetime(Duration::ZERO);
+        }
+        if self.core.may_read_versions(cx) { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
     fn key(&self, name: &[u8]) -> PastKey {
         PastKey::Entry { parent: self.id, name: name.into() }
     }
@@ -87,6 +97,7 @@ impl Vnode for PastDir {
 
     fn lookup(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<Option<Entry>> {
         cx.require_blocking()?;
+        self.check_access(cx)?;
         if is_reserved(name) {
             return Ok(None);
         }
@@ -114,6 +125,7 @@ impl Vnode for PastDir {
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         cx.require_blocking()?;
+        self.check_access(cx)?;
         for ((position, name), (ino, kind)) in self.entries(cx)? {
             if position > cookie && !sink(&DirEntry { cookie: position, ino, kind, name: Name::new(&name)? }) {
                 break;
