@@ -55,7 +55,14 @@ struct Start {
     is_newest: bool,
     /// What the newest version lacks, if content comes from the head.
     lacks: Option<Vec<Range<u64>>>,
-    index: Index,
+    /// The version and the newer ones that it takes content from.
+    members: Members,
+    /// The same of the next newer version.
+    newer: Members,
+    /// The number of the next newer version, or the one that the head will get.
+    base: u64,
+    /// The nearest version whose content is in the block store.
+    near: Option<u64>,
     files: StoreFiles,
 }
 
@@ -88,6 +95,14 @@ fn target(policy: &Effective, version: &Version, is_newest: bool, has_next: bool
 fn reaches_head(index: &Index, first: u64) -> bool {
     index.newest().is_none_or(|newest| !newest.cause.ends_head())
         && index.versions.range(first..).all(|(_, version)| version.letter.depends_on_newer())
+}
+
+/// Returns the nearest version whose content is in the block store.
+fn near_in_blocks(index: &Index, number: u64) -> Option<u64> {
+    let is_blocks = |(_, version): &(&u64, &Version)| version.letter == Letter::Blocks;
+    let versions = &index.versions;
+    let near = versions.range(..number).rfind(is_blocks).or_else(|| versions.range(number + 1..).find(is_blocks));
+    near.map(|(near, _)| *near)
 }
 
 /// Returns what a sparse version lacks.
@@ -182,12 +197,9 @@ impl Core {
     fn build_blocks(&self, server: &Cx<'_>, start: &Start, temporary: Name<'_>, header: &Header) -> Result<bool> {
         let (dir, stem, number) = (&start.files.dir, &start.files.stem, start.version.number);
         let source: Arc<dyn Source> = Arc::new(start.files.clone());
-        let old = open_version(server, &source, Members::of(&start.index, number).ok_or(Errno::IO)?)?;
-        let versions = &start.index.versions;
-        let is_blocks = |(_, version): &(&u64, &Version)| version.letter == Letter::Blocks;
-        let near = versions.range(..number).rfind(is_blocks).or_else(|| versions.range(number + 1..).find(is_blocks));
-        let hint = match near {
-            Some((near, _)) => read_block_id(server, dir, Name::new(&version_name(stem, Letter::Blocks, *near))?)?,
+        let old = open_version(server, &source, start.members.clone())?;
+        let hint = match start.near {
+            Some(near) => read_block_id(server, dir, Name::new(&version_name(stem, Letter::Blocks, near))?)?,
             None => None,
         };
         let header = Header { version: Version { letter: Letter::Blocks, ..header.version.clone() }, ..header.clone() };
@@ -202,7 +214,7 @@ impl Core {
 
     fn start(self: &Arc<Self>, server: &Cx<'_>, set: &Arc<Set>, number: u64) -> Result<Option<Start>> {
         let locked = set.lock(self, server)?;
-        let index = locked.index().clone();
+        let index = locked.index();
         let Some(version) = index.versions.get(&number).cloned() else { return Ok(None) };
         let Some(newest) = index.newest() else { return Ok(None) };
         let head = if newest.cause.ends_head() { None } else { set.content_head(self, server)? };
@@ -212,11 +224,15 @@ impl Core {
         let next = next.map(|(next, _)| *next);
         let policy = self.policy_of_version(server, set, head.as_ref(), &version);
         let Some(target) = target(&policy, &version, is_newest, has_next) else { return Ok(None) };
-        let from_head = reaches_head(&index, if target.depends_on_newer() { number + 1 } else { number });
+        let from_head = reaches_head(index, if target.depends_on_newer() { number + 1 } else { number });
         let newest_letter = newest.letter;
         let newest = newest.number;
         let content = head.as_ref().map(|head| head_content(server, head)).transpose()?;
         let files = locked.files(content).ok_or(Errno::IO)?;
+        let (members, newer) = (Members::from(index, number), Members::from(index, number + 1));
+        // The head gets the next number when it becomes a version.
+        let base = next.unwrap_or_else(|| index.next());
+        let near = if target == Letter::Blocks { near_in_blocks(index, number) } else { None };
         drop(locked);
         let lacks = if from_head && newest_letter == Letter::Sparse {
             Some(lacks(server, &files, newest)?)
@@ -226,7 +242,7 @@ impl Core {
         } else {
             None
         };
-        Ok(Some(Start { version, target, newest, next, head, is_newest, lacks, index, files }))
+        Ok(Some(Start { version, target, newest, next, head, is_newest, lacks, members, newer, base, near, files }))
     }
 
     /// Whether a program writes to the head.
@@ -330,23 +346,19 @@ fn is_attributes_only(server: &Cx<'_>, start: &Start, entry: &Entry) -> Result<b
 /// Writes the content in the new format.
 fn write(server: &Cx<'_>, start: &Start, file: &Arc<dyn OpenFile>, header: &Header) -> Result<bool> {
     let source: Arc<dyn Source> = Arc::new(start.files.clone());
-    let members = Members::of(&start.index, start.version.number).ok_or(Errno::IO)?;
-    let old = open_version(server, &source, members)?;
+    let old = open_version(server, &source, start.members.clone())?;
     match start.target {
         Letter::Full => match old.plain() {
             Some(plain) => copy_data(server, &**file, &**plain, old.size()).map(|()| true),
             None => copy_content(server, &**file, &*old).map(|()| true),
         },
         letter => {
-            let number = start.version.number;
             let newer: Arc<dyn Content> = if letter.depends_on_newer() {
-                open_version(server, &source, Members::from(&start.index, number + 1))?
+                open_version(server, &source, start.newer.clone())?
             } else {
                 Arc::clone(&old)
             };
-            // The head gets the next number when it becomes a version.
-            let base = start.next.unwrap_or_else(|| start.index.next());
-            let newer = Newer { content: &*newer, base };
+            let newer = Newer { content: &*newer, base: start.base };
             versionset::encode(server, Arc::clone(file), letter, header, &*old, newer, LEVEL)
         }
     }
