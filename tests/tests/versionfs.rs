@@ -813,6 +813,12 @@ fn heads_changed_out_of_band(transport: Transport) {
         fs::write(mount.path(name), state(1)).unwrap();
         fs::write(mount.path(name), state(2)).unwrap();
     }
+    fs::write(mount.path("partly"), state(1)).unwrap();
+    let change_in_place = |path: &Path, byte: u8, at: u64| {
+        File::options().write(true).open(path).unwrap().write_all_at(&[byte; 100], at).unwrap();
+    };
+    change_in_place(&mount.path("partly"), 2, 0);
+    wait_for_close(&mount, "partly");
     mount.mounted.unmount();
     let lower = |name: &str| mount.lower.join(name);
     fs::write(lower("new"), state(7)).unwrap();
@@ -820,11 +826,20 @@ fn heads_changed_out_of_band(transport: Transport) {
     fs::remove_file(lower("removed")).unwrap();
     fs::rename(lower("renamed"), lower("other")).unwrap();
     File::options().write(true).open(lower("shorter")).unwrap().set_len(100).unwrap();
+    change_in_place(&lower("partly"), 3, 8192);
     mount.mounted.mount_again();
     for name in ["kept", "replaced", "removed", "renamed", "shorter"] {
         // All blocks of this version are its own: nothing out of band harms it.
         assert!(contents(mount.dir(), name) == [state(1)], "{name}");
     }
+    // A version that lacks bytes can't get them any more; the next one is of what is there now.
+    assert_eq!(errno(read(mount.dir(), "partly", 1)), Some(Errno::IO));
+    let mut partly = state(1);
+    partly[..100].fill(2);
+    partly[8192..8292].fill(3);
+    change_in_place(&mount.path("partly"), 4, 0);
+    assert_eq!(errno(read(mount.dir(), "partly", 1)), Some(Errno::IO));
+    assert!(read(mount.dir(), "partly", 2).unwrap() == partly);
     fs::write(mount.path("removed"), "new").unwrap();
     fs::write(mount.path("renamed"), "new").unwrap();
     fs::write(mount.path("other"), "new").unwrap();

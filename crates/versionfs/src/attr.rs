@@ -28,8 +28,12 @@ impl VersionVnode {
             // While a truncation is delayed, the lower file is longer than users see.
             let size = set.size.filter(|_| self.inode.delayed().is_none());
             let mtime = set.mtime.or_else(|| set.size.map(|_| SetTime::Now));
-            let attr = self.lower.setattr(cx, &SetAttr { size, mtime, ..*set }, lower_file)?;
-            return self.shown(&blocking(cx), attr);
+            if mtime.is_some() {
+                self.head().before_touch(cx, &mut session, before.nlink)?;
+            }
+            let changed = self.lower.setattr(cx, &SetAttr { size, mtime, ..*set }, lower_file);
+            self.head().after_change(cx, &mut session);
+            return self.shown(&blocking(cx), changed?);
         };
         cx.require_blocking()?;
         self.end_delay(cx, &mut session)?;
@@ -37,9 +41,11 @@ impl VersionVnode {
         let size = set.size.filter(|size| *size != before.size);
         let changes = size.map(|size| size.min(before.size) / BLOCK * BLOCK..before.size);
         let made = self.version_or_preserve(cx, &mut session, &before, cause, changes, file)?;
-        let attr = self.lower.setattr(cx, set, lower_file).inspect_err(|errno| {
+        let changed = self.lower.setattr(cx, set, lower_file).inspect_err(|errno| {
             self.head().take_back(cx, Some(&mut session), made.clone(), *errno);
-        })?;
+        });
+        self.head().after_change(cx, &mut session);
+        let attr = changed?;
         if let (Some(file), true, true) = (file, cause == Cause::Truncate, made.is_some()) {
             crate::file::set_made(file);
         }
@@ -109,6 +115,7 @@ impl VersionVnode {
         if let Err(errno) = changed {
             self.head().take_back(cx, Some(&mut session), made, errno);
         }
+        self.head().after_change(cx, &mut session);
         changed
     }
 

@@ -15,14 +15,13 @@
 use crate::core::Core;
 use crate::head::{copy_data, set_xattrs, xattrs_of};
 use crate::node::VersionVnode;
-use crate::past::head_content;
 use crate::set::{Locked, Set, read_block_id};
 use core::ops::Range;
 use std::sync::Arc;
 use versionpolicy::{Effective, Storage};
 use versionset::{
-    BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, StoreFiles, Version,
-    block_target, new_version_name, open_version, version_name,
+    BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, Stamp, StoreFiles,
+    Version, block_target, new_version_name, open_version, version_name,
 };
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
 
@@ -146,7 +145,11 @@ impl Core {
             Ok(true) => self.swap(&server, set, &start, temporary),
             Ok(false) => Ok(Outcome::Useless),
             // The chain changed while it was read.
-            Err(Errno::IO | Errno::NOENT) if !self.is_current(&server, set, &start)? => Ok(Outcome::Busy),
+            Err(Errno::IO | Errno::NOENT)
+                if start.has_other_head(&server)? || !self.is_current(&server, set, &start)? =>
+            {
+                Ok(Outcome::Busy)
+            }
             Err(errno) => Err(errno),
         };
         if outcome != Ok(Outcome::Done) {
@@ -227,8 +230,7 @@ impl Core {
         let from_head = reaches_head(index, if target.depends_on_newer() { number + 1 } else { number });
         let newest_letter = newest.letter;
         let newest = newest.number;
-        let content = head.as_ref().map(|head| head_content(server, head)).transpose()?;
-        let files = locked.files(content).ok_or(Errno::IO)?;
+        let files = locked.files(server, head.as_ref())?;
         let (members, newer) = (Members::from(index, number), Members::from(index, number + 1));
         // The head gets the next number when it becomes a version.
         let base = next.unwrap_or_else(|| index.next());
@@ -301,6 +303,13 @@ impl Core {
 }
 
 impl Start {
+    /// Whether the head was changed since the start.
+    fn has_other_head(&self, server: &Cx<'_>) -> Result<bool> {
+        let Some((head, known)) = self.head.as_ref().zip(self.files.head.as_ref()) else { return Ok(false) };
+        let now = Stamp::of(&head.getattr(server)?);
+        Ok(known.stamp.is_some_and(|stamp| stamp != now))
+    }
+
     /// Whether everything is as it was at the start.
     fn is_current(&self, server: &Cx<'_>, index: &Index) -> Result<bool> {
         let number = self.version.number;

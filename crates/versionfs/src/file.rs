@@ -187,6 +187,7 @@ impl Head<'_> {
             }
         } else {
             let time = SetTime::At(self.inode.delayed_time());
+            self.before_touch(cx, session, attr.nlink)?;
             self.lower.setattr(&server, &SetAttr { mtime: Some(time), ..SetAttr::default() }, Some(head))?;
         }
         session.delayed_by = None;
@@ -268,7 +269,7 @@ impl VersionFile {
         }
         if attr.size == 0 {
             // Truncating sets the times even then.
-            return self.touch(cx);
+            return self.touch(cx, session);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx)? {
@@ -352,7 +353,9 @@ impl VersionFile {
     }
 
     /// Sets the modification time after a write that changed no byte.
-    fn touch(&self, cx: &Cx<'_>) -> Result<()> {
+    fn touch(&self, cx: &Cx<'_>, session: &mut Session) -> Result<()> {
+        let nlink = self.vnode.getattr(&self.core.server(cx))?.nlink;
+        self.head().before_touch(cx, session, nlink)?;
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         self.vnode.setattr(&self.core.server(cx), &set, Some(&*self.lower)).map(|_| ())
     }
@@ -415,7 +418,7 @@ impl VersionFile {
         // Where a delayed truncation has ended just now, this is its size.
         let offset = if self.appends { attr.size } else { offset };
         if self.is_unchanged(cx, data, offset, attr.size)? {
-            self.touch(cx)?;
+            self.touch(cx, &mut session)?;
             return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
@@ -470,6 +473,7 @@ impl VersionFile {
         self.head().end_delay(cx, &mut session, &*self.lower)?;
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if is_same(cx, attr.size)? {
+            self.head().before_touch(cx, &mut session, attr.nlink)?;
             return change(cx);
         }
         let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
@@ -584,6 +588,10 @@ impl VersionFile {
             let grows = |size| if mode == 0 && end > size { size..size } else { 0..0 };
             let size = self.vnode.getattr(&self.core.server(cx))?.size;
             if mode == KEEP_SIZE || end <= size {
+                // It may set the modification time.
+                let mut session = self.inode.session(cx)?;
+                let nlink = self.vnode.getattr(&self.core.server(cx))?.nlink;
+                self.head().before_touch(cx, &mut session, nlink)?;
                 return self.lower.fallocate(cx, mode, offset, len);
             }
             return self.change(
@@ -674,7 +682,7 @@ impl Drop for VersionFile {
                     upcalls.data_changed(self.inode.id, 0..u64::MAX);
                 }
             }
-            session.active = None;
+            self.head().seal(&cx, &mut session);
             if let Err(errno) = self.drop_early(&cx) {
                 tracing::warn!(%errno, "file {}: can't compare a version with it", self.inode.id);
             }

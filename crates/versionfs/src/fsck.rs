@@ -4,7 +4,7 @@
 
 use crate::blocks::VolumeBlocks;
 use crate::convert::is_content;
-use crate::past::head_content;
+use crate::past::head_of;
 use crate::retain::remove_tree;
 use crate::set::{link_stem, read_index};
 use crate::walk::{self, Found};
@@ -32,6 +32,8 @@ pub enum Problem {
     Interrupted,
     /// A version can't be reconstructed: a newer one that it depends on is missing.
     Orphan,
+    /// A version can't be read because the file was changed below the mount.
+    Changed,
     /// A version, or its file, can't be read.
     Damaged,
     /// A file in a store that is none of the layer's.
@@ -48,6 +50,7 @@ impl Problem {
             Self::Leftover => "leftover",
             Self::Interrupted => "interrupted",
             Self::Orphan => "orphan",
+            Self::Changed => "changed",
             Self::Damaged => "damaged",
             Self::Foreign => "foreign",
         }
@@ -190,7 +193,7 @@ impl Check<'_, '_> {
         }
         self.interrupted(of, &mut files, &mut index, head.as_ref())?;
         self.discarded(of, &mut files, &index, is_complete);
-        let content = head.as_ref().map(|head| head_content(self.cx, head)).transpose()?;
+        let content = head.as_ref().map(|head| head_of(self.cx, head)).transpose()?;
         let opened = StoreFiles {
             dir: Arc::clone(store),
             stem: of.stem.to_vec(),
@@ -259,6 +262,7 @@ impl Check<'_, '_> {
 
     /// Reads every version.
     fn read_all(&mut self, of: &Checked<'_>, files: StoreFiles, index: &Index, orphaned: &[u64]) {
+        let is_changed = has_other_head(self.cx, &files, index);
         let source: Arc<dyn Source> = Arc::new(files);
         for (number, version) in &index.versions {
             if !is_content(version.letter) || orphaned.contains(number) {
@@ -266,10 +270,23 @@ impl Check<'_, '_> {
             }
             if let Err(errno) = read_version(self.cx, &source, index, *number) {
                 let name = version_name(of.stem, version.letter, *number);
-                self.report(of, Problem::Damaged, (&name, format!("can't be read: {errno}")), |_| Ok(()));
+                let (problem, text) = if is_changed && errno == Errno::IO {
+                    (Problem::Changed, "can't be read: the file was changed below the mount".to_owned())
+                } else {
+                    (Problem::Damaged, format!("can't be read: {errno}"))
+                };
+                self.report(of, problem, (&name, text), |_| Ok(()));
             }
         }
     }
+}
+
+/// Whether the file is not what the newest version takes bytes from.
+fn has_other_head(cx: &Cx<'_>, files: &StoreFiles, index: &Index) -> bool {
+    let newest = index.newest().filter(|newest| newest.letter == Letter::Sparse);
+    let seal = newest.and_then(|newest| files.seal(cx, newest.number).ok());
+    let stamp = files.head.as_ref().and_then(|head| head.stamp);
+    seal.zip(stamp).is_some_and(|(seal, stamp)| !seal.admits(&stamp))
 }
 
 fn read_version(cx: &Cx<'_>, source: &Arc<dyn Source>, index: &Index, number: u64) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
 use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage};
-use versionset::{Cause, Flags, Header, Index, Letter, Record, SparseWriter, Version, just_after};
+use versionset::{Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, just_after};
 use vnode::{
     Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
     read_value,
@@ -170,6 +170,7 @@ impl Head<'_> {
         make: impl Fn(&mut Locked<'_>, &Version) -> Result<T>,
     ) -> Result<(Version, T)> {
         let server = self.core.server(cx);
+        locked.check_head(&server, &Stamp::of(attr))?;
         for attempt in 0..2 {
             let version = self.describe(cx, locked.index(), attr, cause, letter);
             locked.append(&server, &[Record::Made(version.clone())])?;
@@ -213,6 +214,7 @@ impl Head<'_> {
                 .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
             locked.publish(&server, (Letter::Sparse, version.number, false), made)
         })?;
+        locked.opened(version.number);
         self.made(cx, set, &mut locked, (attr, version.number));
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
@@ -339,19 +341,54 @@ impl Head<'_> {
     /// Opens the newest version for saving blocks, if it depends on the head.
     pub(crate) fn activate(&self, cx: &Cx<'_>, session: &mut Session, set: &Arc<Set>) -> Result<()> {
         let server = self.core.server(cx);
-        let locked = set.lock(self.core, &server)?;
-        let Some((number, letter)) = locked.dependent() else {
+        let mut locked = set.lock(self.core, &server)?;
+        let Some((number, Letter::Sparse)) = locked.dependent() else {
             session.active = None;
             return Ok(());
         };
         if session.active.as_ref().is_some_and(|active| active.number == number && Arc::ptr_eq(&active.set, set)) {
             return Ok(());
         }
-        let Some(entry) = locked.file(&server, letter, number)? else { return Err(Errno::IO) };
-        let file = entry.vnode.open(&server, OpenFlags::RDWR)?;
-        let writer = versionset::Sparse::reopen(&server, file, entry.attr.size)?;
-        session.active = Some(Active { set: Arc::clone(set), number, writer });
+        let head = Stamp::of(&self.lower.getattr(&server)?);
+        let writer = locked.activate(&server, number, &head)?;
+        session.active = writer.map(|writer| Active { set: Arc::clone(set), number, writer });
         Ok(())
+    }
+
+    /// Prepares for a change of the head's modification time, by which the newest version
+    /// recognises the head.
+    pub(crate) fn before_touch(&self, cx: &Cx<'_>, session: &mut Session, nlink: u32) -> Result<()> {
+        if session.active.is_some() || self.lower.kind() != Kind::Regular {
+            return Ok(());
+        }
+        let Some(sets) = self.sets(cx, nlink)? else { return Ok(()) };
+        if sets.keeps.lock(self.core, cx)?.dependent().is_none() {
+            return Ok(());
+        }
+        cx.require_blocking()?;
+        self.activate(cx, session, &sets.keeps)
+    }
+
+    /// Closes the newest version after a change, unless a program goes on writing to the head.
+    pub(crate) fn after_change(&self, cx: &Cx<'_>, session: &mut Session) {
+        if session.writers == 0 {
+            self.seal(cx, session);
+        }
+    }
+
+    /// Closes the newest version. From now on it takes bytes only from the head as it is now.
+    pub(crate) fn seal(&self, cx: &Cx<'_>, session: &mut Session) {
+        let Some(mut active) = session.active.take().filter(|_| session.direct == 0) else { return };
+        let server = self.core.server(cx);
+        let sealed = self.lower.getattr(&server).and_then(|attr| {
+            let seal = Seal::Sealed(Stamp::of(&attr));
+            active.writer.set_seal(&server, seal).map(|()| seal)
+        });
+        match sealed {
+            Ok(seal) => active.set.note_seal(active.number, seal),
+            // It is as after a kill.
+            Err(errno) => tracing::debug!(%errno, "can't seal a version of {}", active.set.stem.escape_ascii()),
+        }
     }
 
     /// Returns the extended attributes that a version keeps.

@@ -54,6 +54,12 @@ pub const LAYER: LayerType = LayerType {
                    '2026-11-23 10:00'.",
         },
         OptionSpec {
+            name: "trust-heads",
+            value: None,
+            help: "Read old versions even if the file was changed below the mount since they were made. For a lower \
+                   directory that was restored without modification times: elsewhere, the versions may have wrong bytes.",
+        },
+        OptionSpec {
             name: "at",
             value: Some("TIME|TAG"),
             help: "Show the tree as it was at a time, or when a tag was made. Nothing can be changed.",
@@ -102,14 +108,23 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> core::result::Result<Arc
         Some(other) => return Err(format!("no-space={other}: it is neither fail nor skip")),
     };
     let comprehensive = settings.has("comprehensive");
-    let versions = settings.has("versions");
+    let (versions, trust_heads) = (settings.has("versions"), settings.has("trust-heads"));
     let mut source = PolicySource::of_mount();
     if let Some(path) = settings.bytes("config") {
         source.config = std::path::PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
     }
     let audit = comprehensive;
-    let options =
-        Options { storage, copy_on, no_space, comprehensive, audit, versions, background: true, ..Options::default() };
+    let options = Options {
+        storage,
+        copy_on,
+        no_space,
+        comprehensive,
+        audit,
+        versions,
+        trust_heads,
+        background: true,
+        ..Options::default()
+    };
     match settings.text("at")? {
         None => Ok(VersionFs::with_policies(lower, options, source)?),
         Some(at) => Ok(VersionFs::at(lower, options, source, at.as_bytes())?),

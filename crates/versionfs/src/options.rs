@@ -85,6 +85,8 @@ pub struct Options {
     pub comprehensive: bool,
     /// Whether every directory has a hidden directory `.versions`.
     pub versions: bool,
+    /// Whether old versions take the bytes they lack from a head even if it was changed unseen.
+    pub trust_heads: bool,
     /// Whether only the past is shown, while another server may change the version sets: they are
     /// read again at each use.
     pub read_only: bool,
@@ -106,6 +108,7 @@ impl Default for Options {
             no_space: NoSpace::default(),
             comprehensive: false,
             versions: false,
+            trust_heads: false,
             read_only: false,
             background: false,
             audit: false,

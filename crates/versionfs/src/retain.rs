@@ -264,8 +264,7 @@ impl Core {
         number: u64,
     ) -> Result<()> {
         let has_head = locked.index().newest().is_some_and(|newest| !newest.cause.ends_head());
-        let content = head.filter(|_| has_head).map(|head| crate::past::head_content(server, head)).transpose()?;
-        let files = locked.files(content).ok_or(Errno::IO)?;
+        let files = locked.files(server, head.filter(|_| has_head))?;
         let older = locked.index().versions.range(..number).next_back().map(|(number, _)| *number);
         if let Some(older) = older {
             locked.remove_stale(server, older)?;

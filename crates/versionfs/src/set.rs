@@ -3,13 +3,14 @@
 use crate::blocks::VolumeBlocks;
 use crate::core::Core;
 use crate::inode::Inode;
+use crate::past::head_of;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Content, Index, LINKS, Letter, Record, STORE, StoreFiles, StoreName, index_name, new_index_name,
-    new_version_name, parse, stem_of, version_name,
+    Cause, Condition, Head, Index, LINKS, Letter, Record, STORE, Seal, Sparse, SparseWriter, Stamp, StoreFiles,
+    StoreName, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
 };
 use vnode::{
     Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
@@ -63,6 +64,8 @@ struct State {
     /// next record.
     is_unwritten: bool,
     store: Option<Arc<dyn Vnode>>,
+    /// The seal of the version with this number, if it is known.
+    seal: Option<(u64, Seal)>,
 }
 
 /// A set that is locked and loaded.
@@ -72,6 +75,7 @@ pub(crate) struct Locked<'a> {
     state: MutexGuard<'a, State>,
     /// Whether another server may be changing the set: then this one changes it only in memory.
     is_foreign: bool,
+    trusts_heads: bool,
 }
 
 /// A version that was made.
@@ -218,11 +222,20 @@ impl Set {
     /// below.
     pub(crate) fn lock<'a>(&'a self, core: &Core, cx: &Cx<'_>) -> Result<Locked<'a>> {
         let state = if cx.may_block { self.state.lock() } else { self.state.try_lock().ok_or(MAY_BLOCK)? };
-        let mut locked = Locked { set: self, state, is_foreign: core.options.read_only };
+        let (is_foreign, trusts_heads) = (core.options.read_only, core.options.trust_heads);
+        let mut locked = Locked { set: self, state, is_foreign, trusts_heads };
         if !locked.state.is_loaded || locked.is_foreign {
             locked.load(core, &core.server(cx))?;
         }
         Ok(locked)
+    }
+
+    /// Notes the seal that a version got.
+    pub(crate) fn note_seal(&self, number: u64, seal: Seal) {
+        let mut state = self.state.lock();
+        if state.is_loaded {
+            state.seal = Some((number, seal));
+        }
     }
 
     /// Returns the content-addressed versions of the mount.
@@ -442,13 +455,19 @@ impl Locked<'_> {
         Ok(store)
     }
 
-    /// Returns the files of the set for reading contents; `None` if there is no store. `head` is
-    /// the head, unless no version depends on it.
-    pub(crate) fn files(&self, head: Option<Arc<dyn Content>>) -> Option<StoreFiles> {
-        self.state.store.as_ref().map(|store| self.store_files(store, head))
+    /// Returns the files of the set for reading contents. `head` is the head, unless no version
+    /// depends on it.
+    ///
+    /// # Errors
+    /// `EIO` if there is no store; those of the layer below.
+    pub(crate) fn files(&self, cx: &Cx<'_>, head: Option<&Arc<dyn Vnode>>) -> Result<StoreFiles> {
+        let head = head.map(|head| head_of(cx, head)).transpose()?;
+        let head = head.map(|head| Head { stamp: head.stamp.filter(|_| !self.trusts_heads), ..head });
+        let store = self.state.store.as_ref().ok_or(Errno::IO)?;
+        Ok(self.store_files(store, head))
     }
 
-    fn store_files(&self, store: &Arc<dyn Vnode>, head: Option<Arc<dyn Content>>) -> StoreFiles {
+    fn store_files(&self, store: &Arc<dyn Vnode>, head: Option<Head>) -> StoreFiles {
         let blocks: Arc<dyn versionset::Blocks> = Arc::clone(&self.set.blocks) as _;
         StoreFiles { dir: Arc::clone(store), stem: self.set.stem.to_vec(), head, blocks: Some(blocks) }
     }
@@ -671,6 +690,61 @@ impl Locked<'_> {
         // Once the name left the head, its versions depend on it no more.
         let depends = newest.letter.depends_on_newer() && !newest.cause.ends_head();
         depends.then_some((newest.number, newest.letter))
+    }
+
+    /// Opens the newest version for saving blocks. `None` if it lacks bytes that no head has any
+    /// more. `head` is what the head looks like before it is changed.
+    pub(crate) fn activate(&mut self, cx: &Cx<'_>, number: u64, head: &Stamp) -> Result<Option<SparseWriter>> {
+        let mut writer = self.reopen(cx, number)?;
+        let is_known = self.check_seal(cx, &mut writer, number, head)?;
+        if is_known {
+            writer.set_seal(cx, Seal::Open)?;
+            self.state.seal = Some((number, Seal::Open));
+        }
+        Ok(is_known.then_some(writer))
+    }
+
+    /// Notes that a version was made and receives blocks.
+    pub(crate) fn opened(&mut self, number: u64) {
+        self.state.seal = Some((number, Seal::Open));
+    }
+
+    fn reopen(&self, cx: &Cx<'_>, number: u64) -> Result<SparseWriter> {
+        let entry = self.file(cx, Letter::Sparse, number)?.ok_or(Errno::IO)?;
+        Sparse::reopen(cx, entry.vnode.open(cx, OpenFlags::RDWR)?, entry.attr.size)
+    }
+
+    /// Finds out whether the head was changed unseen since the newest version was sealed, before
+    /// the next one is made: then the versions that exist must not take bytes from that.
+    pub(crate) fn check_head(&mut self, cx: &Cx<'_>, head: &Stamp) -> Result<()> {
+        let Some((number, Letter::Sparse)) = self.dependent() else { return Ok(()) };
+        if self.is_foreign || self.state.seal.is_some_and(|(known, seal)| known == number && seal.admits(head)) {
+            return Ok(());
+        }
+        match self.reopen(cx, number) {
+            Ok(mut writer) => self.check_seal(cx, &mut writer, number, head).map(drop),
+            // Nobody can read that version.
+            Err(Errno::IO | Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Cuts a version off from a head that was changed unseen. Returns whether it may take bytes
+    /// from it.
+    fn check_seal(&mut self, cx: &Cx<'_>, writer: &mut SparseWriter, number: u64, head: &Stamp) -> Result<bool> {
+        let seal = writer.seal();
+        let is_known = seal.admits(head) || (self.trusts_heads && seal != Seal::Changed);
+        if !is_known && seal != Seal::Changed {
+            let name = version_name(&self.set.stem, Letter::Sparse, number);
+            tracing::warn!(
+                "the file of version {} in directory {} was changed below the mount: the version lacks bytes",
+                name.escape_ascii(),
+                self.set.home.id()
+            );
+            writer.set_seal(cx, Seal::Changed)?;
+        }
+        self.state.seal = Some((number, writer.seal()));
+        Ok(is_known)
     }
 
     /// Reconciles the index with the store, after it proved wrong.

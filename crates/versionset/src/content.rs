@@ -1,5 +1,6 @@
 //! The bytes of a version, whatever stores them.
 
+use crate::seal::Seal;
 use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
@@ -62,6 +63,11 @@ pub trait Partial: Send + Sync + fmt::Debug {
     /// Returns a range such that all bytes outside of it are at the same offsets in the newer
     /// version.
     fn extent(&self) -> Range<u64>;
+
+    /// Returns what is known of the head that the missing bytes may come from.
+    fn seal(&self) -> Seal {
+        Seal::Open
+    }
 
     /// Reads at `offset` the bytes that the version contains, and passes the ranges that it lacks
     /// to `lacks`. `out` lies within the size of the version.

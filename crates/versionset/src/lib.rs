@@ -14,6 +14,7 @@
 //! | any of these formats | `encode` |
 //! | a version in the middle is discarded | `merge` |
 //! | a version through the newer ones | `reconstruct` |
+//! | whether the head is what a version was made of | `seal` |
 //! | an index from the version files | `rebuild` |
 //! | files of a set in its directory | `store` |
 //! | records of the audit log | `audit` |
@@ -32,6 +33,7 @@ mod merge;
 mod names;
 mod rebuild;
 mod reconstruct;
+mod seal;
 mod sparse;
 mod sparse_compressed;
 mod start;
@@ -61,8 +63,9 @@ pub use names::{
 };
 pub use rebuild::{Rebuilt, SetFiles, Sets, list, rebuild, write_index};
 pub use reconstruct::{Members, Source, Stored, open_version, read_header};
+pub use seal::{Seal, Stamp};
 pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use sparse_compressed::SparseCompressed;
-pub use store::{Blocks, StoreFiles, block_id, block_target, replace};
+pub use store::{Blocks, Head, StoreFiles, block_id, block_target, replace};
 pub use text::{MAX_TEXT, Text};
 pub use version::{Cause, Flags, Version, Who, just_after};

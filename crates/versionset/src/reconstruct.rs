@@ -11,6 +11,7 @@ use crate::delta::Delta;
 use crate::header::Header;
 use crate::index::Index;
 use crate::names::Letter;
+use crate::seal::Seal;
 use crate::sparse::{Sparse, SparseBlocks};
 use crate::sparse_compressed::SparseCompressed;
 use crate::text::Text;
@@ -39,11 +40,12 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Those of the layer below.
     fn open(&self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<(Arc<dyn OpenFile>, u64)>;
 
-    /// Returns the head.
+    /// Returns the head, from which a version with this seal takes bytes.
     ///
     /// # Errors
-    /// `ENOENT` if the name has no head that is a regular file; those of the layer below.
-    fn head(&self, cx: &Cx<'_>) -> Result<Arc<dyn Content>>;
+    /// `ENOENT` if the name has no head that is a regular file, `EIO` if the seal does not admit
+    /// it; those of the layer below.
+    fn head(&self, cx: &Cx<'_>, seal: Seal) -> Result<Arc<dyn Content>>;
 
     /// Returns the content of a content-addressed version ([`Letter::Blocks`]).
     ///
@@ -103,7 +105,7 @@ impl Members {
 /// of the content fail likewise if further versions are needed.
 pub fn open_version(cx: &Cx<'_>, source: &Arc<dyn Source>, members: Members) -> Result<Arc<dyn Content>> {
     let Some(&(number, letter)) = members.versions.first() else {
-        return if members.up_to_head { source.head(cx) } else { Err(Errno::IO) };
+        return if members.up_to_head { source.head(cx, Seal::Open) } else { Err(Errno::IO) };
     };
     let partial = match open_member(cx, &**source, letter, number)? {
         Member::Whole(content) => return Ok(content),
@@ -221,6 +223,9 @@ impl Chain {
                 }
                 Member::Partial(partial) => {
                     pieces = fill(cx, &*partial, &pieces, out)?;
+                    if partial.seal() == Seal::Changed && !pieces.is_empty() {
+                        return Err(Errno::IO);
+                    }
                     position = self.outline(position, &*partial);
                 }
             }
@@ -245,8 +250,9 @@ impl Chain {
     fn outline(&self, position: usize, partial: &dyn Partial) -> usize {
         let base = partial.base();
         let next = self.members.versions.partition_point(|(number, _)| *number < base).max(position + 1);
-        // Blocks are still added to the newest version.
-        if next < self.members.versions.len() {
+        // Blocks are still added to the newest version, and one that was cut off from the head must
+        // not be passed.
+        if partial.seal() != Seal::Changed && next < self.members.versions.len() {
             let outline = Outline { size: partial.size(), extent: partial.extent(), next };
             let mut known = self.known.lock();
             if known.outlines.len() <= position {
@@ -287,8 +293,13 @@ impl Chain {
         if let Some(head) = &self.known.lock().head {
             return Ok(Arc::clone(head));
         }
+        let last = self.members.versions.len().checked_sub(1).ok_or(Errno::IO)?;
+        let seal = match self.member(cx, last)? {
+            Member::Partial(partial) => partial.seal(),
+            Member::Whole(_) => Seal::Open,
+        };
         // Without a head, the version can't be reconstructed.
-        let head = self.source.head(cx).map_err(|errno| if errno == Errno::NOENT { Errno::IO } else { errno })?;
+        let head = self.source.head(cx, seal).map_err(|errno| if errno == Errno::NOENT { Errno::IO } else { errno })?;
         Ok(Arc::clone(self.known.lock().head.insert(head)))
     }
 }

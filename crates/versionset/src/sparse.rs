@@ -6,11 +6,13 @@
 //! end is appended.
 //!
 //! While a version is being made, a block is written first, then its checksum, then its bit. So a
-//! kill at any moment leaves a valid file.
+//! kill at any moment leaves a valid file. When no program writes to the head any more, the version
+//! gets a [`Seal`], by which a later change of the head that the layer did not see is noticed.
 
 use crate::content::{Content, Over, Partial, Piece, clamp, fill_from, read_exact, read_full, write_full};
 use crate::header::{Header, MAX_HEADER};
 use crate::names::Letter;
+use crate::seal::{SEAL_LEN, Seal};
 use crate::wire::{Reader, Writer};
 use core::ops::Range;
 use std::sync::Arc;
@@ -26,6 +28,7 @@ const MAGIC: &[u8; 8] = b"VERSSPA1";
 const MAX_SIZE: u64 = 1 << 44;
 
 /// Length of the last part of the file: the offset where the end begins, a checksum, the magic.
+/// The seal is in front of it.
 const TAIL: u64 = 24;
 
 /// Length of the part before the header: the magic, the size, the length of the header, and the
@@ -40,6 +43,7 @@ struct Layout {
     end: u64,
     bitmap: u64,
     checksums: u64,
+    seal: u64,
     tail: u64,
 }
 
@@ -49,8 +53,9 @@ impl Layout {
         let end = blocks.checked_mul(BLOCK)?;
         let bitmap = end.checked_add(FIXED)?.checked_add(header_len)?;
         let checksums = bitmap.checked_add(blocks.div_ceil(8))?;
-        let tail = checksums.checked_add(blocks.checked_mul(4)?)?;
-        (tail < i64::MAX.cast_unsigned() - TAIL).then_some(Self { size, end, bitmap, checksums, tail })
+        let seal = checksums.checked_add(blocks.checked_mul(4)?)?;
+        let tail = seal.checked_add(SEAL_LEN as u64)?;
+        (tail < i64::MAX.cast_unsigned() - TAIL).then_some(Self { size, end, bitmap, checksums, seal, tail })
     }
 
     fn blocks(&self) -> u64 {
@@ -90,6 +95,7 @@ pub struct SparseWriter {
     file: Arc<dyn OpenFile>,
     layout: Layout,
     bitmap: Vec<u8>,
+    seal: Seal,
 }
 
 impl SparseWriter {
@@ -138,7 +144,25 @@ impl SparseWriter {
             write_full(cx, &*file, &fixed, layout.end)?;
             write_full(cx, &*file, &tail(layout.end), layout.tail)?;
         }
-        Ok(Self { file, layout, bitmap })
+        Ok(Self { file, layout, bitmap, seal: Seal::Open })
+    }
+
+    /// Returns the seal.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        self.seal
+    }
+
+    /// Sets the seal.
+    ///
+    /// # Errors
+    /// Those of the layer below.
+    pub fn set_seal(&mut self, cx: &Cx<'_>, seal: Seal) -> Result<()> {
+        if seal != self.seal {
+            write_full(cx, &*self.file, &seal.encode(), self.layout.seal)?;
+            self.seal = seal;
+        }
+        Ok(())
     }
 
     /// Returns the size of the version in bytes.
@@ -228,6 +252,7 @@ pub struct SparseBlocks {
     file: Arc<dyn OpenFile>,
     layout: Layout,
     extent: Range<u64>,
+    seal: Seal,
 }
 
 impl SparseBlocks {
@@ -236,7 +261,7 @@ impl SparseBlocks {
     /// # Errors
     /// `EIO` if the file is damaged; errors of the layer below.
     pub fn open(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<Self> {
-        let (layout, _) = read_end(cx, &*file, len)?;
+        let (layout, _, seal) = read_end(cx, &*file, len)?;
         let blocks = layout.blocks();
         let mut extent = 0..layout.size;
         if blocks <= MAX_SCANNED {
@@ -248,7 +273,7 @@ impl SparseBlocks {
                 _ => 0..0,
             };
         }
-        Ok(Self { file, layout, extent })
+        Ok(Self { file, layout, extent, seal })
     }
 
     /// Reads blocks that are present and checks them.
@@ -286,6 +311,10 @@ impl Partial for SparseBlocks {
 
     fn extent(&self) -> Range<u64> {
         self.extent.clone()
+    }
+
+    fn seal(&self) -> Seal {
+        self.seal
     }
 
     /// Reads the bitmap each time: while a version is being made, blocks are added to it.
@@ -360,7 +389,7 @@ impl Sparse {
     /// # Errors
     /// `EIO` if the file is damaged; errors of the layer below.
     pub fn header(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Header, bool)> {
-        let (layout, header) = read_end(cx, file, len)?;
+        let (layout, header, _) = read_end(cx, file, len)?;
         let mut at = 0;
         while at < layout.blocks() {
             let end = (at + MAX_SCANNED).min(layout.blocks());
@@ -407,9 +436,9 @@ impl Sparse {
     /// # Errors
     /// As [`Self::open`].
     pub fn reopen(cx: &Cx<'_>, file: Arc<dyn OpenFile>, len: u64) -> Result<SparseWriter> {
-        let (layout, _) = read_end(cx, &*file, len)?;
+        let (layout, _, seal) = read_end(cx, &*file, len)?;
         let bitmap = read_exact(cx, &*file, layout.bitmap, layout.blocks().div_ceil(8))?;
-        Ok(SparseWriter { file, layout, bitmap })
+        Ok(SparseWriter { file, layout, bitmap, seal })
     }
 }
 
@@ -460,9 +489,9 @@ impl Content for Sparse {
     }
 }
 
-fn read_end(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Layout, Header)> {
+fn read_end(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Layout, Header, Seal)> {
     let at = len.checked_sub(TAIL).ok_or(Errno::IO)?;
-    let bytes = read_exact(cx, file, at, TAIL)?;
+    let (seal, bytes) = read_last(cx, file, at)?;
     let end = Reader(&bytes).u64().filter(|end| *end <= at && tail(*end) == bytes).ok_or(Errno::IO)?;
     let bytes = read_exact(cx, file, end, FIXED)?;
     let mut from = Reader(&bytes);
@@ -479,7 +508,15 @@ fn read_end(cx: &Cx<'_>, file: &dyn OpenFile, len: u64) -> Result<(Layout, Heade
     if fixed(size, &header).is_none_or(|expected| !expected.starts_with(&bytes)) {
         return Err(Errno::IO);
     }
-    Ok((layout, Header::decode(&header).ok_or(Errno::IO)?))
+    Ok((layout, Header::decode(&header).ok_or(Errno::IO)?, seal))
+}
+
+/// Reads the seal and the tail, which begins at `at`.
+fn read_last(cx: &Cx<'_>, file: &dyn OpenFile, at: u64) -> Result<(Seal, Vec<u8>)> {
+    let from = at.checked_sub(SEAL_LEN as u64).ok_or(Errno::IO)?;
+    let mut bytes = read_exact(cx, file, from, SEAL_LEN as u64 + TAIL)?;
+    let tail = bytes.split_off(SEAL_LEN);
+    Ok((Seal::decode(&bytes), tail))
 }
 
 #[cfg(test)]

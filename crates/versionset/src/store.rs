@@ -1,9 +1,11 @@
 //! The directory that contains the files of a set.
 
-use crate::content::Content;
+use crate::content::{Content, Partial as _};
 use crate::header::Header;
 use crate::names::{Letter, version_name};
 use crate::reconstruct::{Source, Stored, read_header};
+use crate::seal::{Seal, Stamp};
+use crate::sparse::SparseBlocks;
 use core::fmt;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
@@ -31,6 +33,15 @@ pub fn block_id(target: &[u8]) -> Option<u64> {
     (*block_target(id) == *target).then_some(id)
 }
 
+/// The head of a version set.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Its bytes.
+    pub content: Arc<dyn Content>,
+    /// By what it is recognised; `None` if it is trusted, whatever was done to it.
+    pub stamp: Option<Stamp>,
+}
+
 /// The files of one set in a store.
 #[derive(Clone)]
 pub struct StoreFiles {
@@ -39,7 +50,7 @@ pub struct StoreFiles {
     /// The stem of the set.
     pub stem: Vec<u8>,
     /// The head, if it is a regular file.
-    pub head: Option<Arc<dyn Content>>,
+    pub head: Option<Head>,
     /// The content-addressed versions; without them they are `EIO`.
     pub blocks: Option<Arc<dyn Blocks>>,
 }
@@ -60,6 +71,15 @@ impl StoreFiles {
 }
 
 impl StoreFiles {
+    /// Returns the seal of a sparse version.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` if it is damaged; those of the layer below.
+    pub fn seal(&self, cx: &Cx<'_>, number: u64) -> Result<Seal> {
+        let (file, len) = self.open_name(cx, &version_name(&self.stem, Letter::Sparse, number))?;
+        Ok(SparseBlocks::open(cx, file, len)?.seal())
+    }
+
     /// Opens a content-addressed version ([`Letter::Blocks`]).
     ///
     /// # Errors
@@ -93,8 +113,12 @@ impl Source for StoreFiles {
         self.open_name(cx, &version_name(&self.stem, letter, number))
     }
 
-    fn head(&self, _cx: &Cx<'_>) -> Result<Arc<dyn Content>> {
-        self.head.clone().ok_or(Errno::NOENT)
+    fn head(&self, _cx: &Cx<'_>, seal: Seal) -> Result<Arc<dyn Content>> {
+        let head = self.head.as_ref().ok_or(Errno::NOENT)?;
+        if head.stamp.is_some_and(|stamp| !seal.admits(&stamp)) {
+            return Err(Errno::IO);
+        }
+        Ok(Arc::clone(&head.content))
     }
 
     fn blocks(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Content>> {

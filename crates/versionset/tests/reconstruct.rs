@@ -7,7 +7,7 @@ use common::{CX, Set, create, random_set, read};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use versionset::{Content, Index, Letter, Members, Record, Source, StoreFiles, open_version};
+use versionset::{Content, Index, Letter, Members, Record, Seal, Source, StoreFiles, open_version};
 use vnode::{Cx, Errno, Name, OpenFile, Result};
 
 proptest! {
@@ -41,8 +41,8 @@ impl Source for Many {
         Ok((file, len))
     }
 
-    fn head(&self, cx: &Cx<'_>) -> Result<Arc<dyn Content>> {
-        self.set.head(cx)
+    fn head(&self, cx: &Cx<'_>, seal: Seal) -> Result<Arc<dyn Content>> {
+        self.set.head(cx, seal)
     }
 
     fn blocks(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Content>> {
@@ -113,6 +113,6 @@ fn blocks_may_be_added_while_a_version_is_open() {
     let open = open_version(&CX, &source, Members::of(&set.index, 1).unwrap()).unwrap();
     assert!(read(&*open).unwrap() == old);
     writer.add(&CX, &old[4096..12_288], 4096).unwrap();
-    versionset::write_full(&CX, &**head.plain().unwrap(), &[b'b'; 8192], 4096).unwrap();
+    versionset::write_full(&CX, &**head.content.plain().unwrap(), &[b'b'; 8192], 4096).unwrap();
     assert!(read(&*open).unwrap() == old);
 }

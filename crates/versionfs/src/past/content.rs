@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::history::{At, Seen};
 use crate::set::Locked;
 use std::sync::Arc;
-use versionset::{Content, Letter, Members, Plain, Source, Version};
+use versionset::{Content, Head, Letter, Members, Plain, Source, Stamp, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
 
 /// Where the bytes and attributes of a past file are.
@@ -129,8 +129,14 @@ fn with_version<T>(
 
 /// Returns the bytes of a head that can't change meanwhile.
 pub(crate) fn head_content(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Arc<dyn Content>> {
+    head_of(cx, head).map(|head| head.content)
+}
+
+/// Returns the head of a set as versions need it.
+pub(crate) fn head_of(cx: &Cx<'_>, head: &Arc<dyn Vnode>) -> Result<Head> {
     let file = head.open(cx, OpenFlags::RDONLY)?;
-    Ok(Arc::new(Plain::new(file, head.getattr(cx)?.size)))
+    let attr = head.getattr(cx)?;
+    Ok(Head { content: Arc::new(Plain::new(file, attr.size)), stamp: Some(Stamp::of(&attr)) })
 }
 
 /// Opens a version of a set whose head can't change.
@@ -141,8 +147,7 @@ pub(crate) fn open_version(
     head: Option<&Arc<dyn Vnode>>,
 ) -> Result<Arc<dyn Content>> {
     let members = Members::of(locked.index(), number).ok_or(Errno::STALE)?;
-    let head = head.map(|head| head_content(cx, head)).transpose()?;
-    let source: Arc<dyn Source> = Arc::new(locked.files(head).ok_or(Errno::IO)?);
+    let source: Arc<dyn Source> = Arc::new(locked.files(cx, head)?);
     versionset::open_version(cx, &source, members)
 }
 

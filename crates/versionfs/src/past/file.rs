@@ -69,7 +69,7 @@ fn stored_xattrs(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Vec<Xattr>> {
         let entry = locked.file(cx, version.letter, version.number)?.ok_or(Errno::IO)?;
         return xattrs_of(cx, &*entry.vnode);
     }
-    let stored = locked.files(None).ok_or(Errno::IO)?.header(cx, version.letter, version.number)?;
+    let stored = locked.files(cx, None)?.header(cx, version.letter, version.number)?;
     Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
 }
 

@@ -18,7 +18,7 @@ mod special;
 mod target;
 mod view;
 
-pub(crate) use content::{Body, head_content, open_version};
+pub(crate) use content::{Body, head_of, open_version};
 pub(crate) use dir::{END, PastDir};
 pub(crate) use file::PastFile;
 pub(crate) use objects::{PastKey, PastObjects};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use versionfs::{Options, PolicyHost, PolicySource, VersionFs};
 use versionpolicy::{AdminConfig, External, UserConfig};
 use versionset::{
-    Blocks, Condition, Content, Header, Index, Letter, Members, Plain, STORE, Source, StoreFiles, index_name,
-    open_version, stem_of,
+    Blocks, Condition, Content, Head, Header, Index, Letter, Members, Plain, STORE, Source, Stamp, StoreFiles,
+    index_name, open_version, stem_of,
 };
 use vnode::{Cx, Layer, Name, OpenFlags, Time, Vnode};
 
@@ -167,7 +167,7 @@ pub(crate) fn version(lower: &Arc<MemFs>, file: &[u8], number: u64) -> vnode::Re
     let index = index(lower, file);
     let head = lower.root().lookup(&cx(), name(file)).unwrap().map(|entry| {
         let file = entry.vnode.open(&cx(), OpenFlags::RDONLY).unwrap();
-        Arc::new(Plain::new(file, entry.attr.size)) as Arc<dyn Content>
+        Head { content: Arc::new(Plain::new(file, entry.attr.size)), stamp: Some(Stamp::of(&entry.attr)) }
     });
     let blocks: Option<Arc<dyn Blocks>> = Some(Arc::new(InBlocks(Arc::clone(lower))));
     let files = StoreFiles { dir: store(lower).unwrap(), stem: stem_of(file), head, blocks };

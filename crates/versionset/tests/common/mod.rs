@@ -7,8 +7,8 @@ use memfs::{Faults, MemFs, MemOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Content, Flags, Header, Index, Letter, Members, Newer, Plain, Record, Source, StoreFiles, Version, Who,
-    encode, open_version, version_name, write_full,
+    Cause, Content, Flags, Head, Header, Index, Letter, Members, Newer, Plain, Record, Source, StoreFiles, Version,
+    Who, encode, open_version, version_name, write_full,
 };
 use vnode::{Cx, Kind, Layer, Name, OpenFile, OpenFlags, Result, Time, Vnode};
 
@@ -71,7 +71,12 @@ impl Set {
     }
 
     pub(crate) fn files(&self) -> StoreFiles {
-        StoreFiles { dir: self.dir(), stem: STEM.to_vec(), head: Some(content(&self.head)), blocks: None }
+        StoreFiles {
+            dir: self.dir(),
+            stem: STEM.to_vec(),
+            head: Some(Head { content: content(&self.head), stamp: None }),
+            blocks: None,
+        }
     }
 
     pub(crate) fn source(&self) -> Arc<dyn Source> {
