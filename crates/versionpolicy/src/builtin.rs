@@ -1,4 +1,5 @@
-use crate::config::{Accounts, AdminConfig};
+use crate::config::AdminConfig;
+use crate::context::Accounts;
 use crate::settings::Origin;
 use std::sync::{Arc, LazyLock};
 

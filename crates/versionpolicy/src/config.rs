@@ -1,6 +1,7 @@
 //! The two kinds of configuration files, parsed.
 
 use crate::bounds::Bounds;
+use crate::context::{Accounts, Context};
 use crate::document::{Node, Table};
 use crate::problem::{Problem, Problems, Severity};
 use crate::range::NO_LIMIT;
@@ -8,26 +9,15 @@ use crate::selector::{KEYS, Needs, Selector};
 use crate::settings::{Generation, Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage};
 use crate::users::UserRules;
 use crate::volume::VolumeLimit;
-use core::ops::Range as Span;
 use std::sync::Arc;
 use toml::de::DeTable;
 
 /// The largest configuration file, in bytes.
 const MAX_TEXT: usize = 128 * 1024;
-/// What all patterns of a file may cost, in units of 2 KiB of memory.
-const MAX_COST: usize = 2048;
 
 /// The keys that set values, at the top of a file and in its rules.
 const SETTINGS: [&str; 9] =
     ["versions", "storage", "number", "age", "space", "keep", "landmarks", "nospace", "external"];
-
-/// Finds users and groups by name, as getpwnam(3) and getgrnam(3) do.
-pub trait Accounts {
-    /// The ID of a user; `None` if there is none of this name.
-    fn user(&self, name: &str) -> Option<u32>;
-    /// The ID of a group; `None` if there is none of this name.
-    fn group(&self, name: &str) -> Option<u32>;
-}
 
 /// The result of reading a configuration file.
 #[derive(Clone, Debug)]
@@ -72,26 +62,6 @@ pub(crate) struct Rule {
     pub(crate) is_default: bool,
 }
 
-/// What reading a file needs besides its text.
-pub(crate) struct Context<'c> {
-    pub(crate) origin: Origin,
-    pub(crate) home: Option<&'c str>,
-    pub(crate) accounts: &'c dyn Accounts,
-    /// The user whose file it is.
-    uid: Option<u32>,
-    cost: usize,
-}
-
-impl Context<'_> {
-    pub(crate) fn add_cost(&mut self, cost: usize, span: &Span<usize>, problems: &mut Problems<'_>) {
-        let before = self.cost;
-        self.cost += cost;
-        if before <= MAX_COST && self.cost > MAX_COST {
-            problems.error(span, "the patterns of this file need too much memory; use fewer or shorter ones");
-        }
-    }
-}
-
 impl AdminConfig {
     /// Parses the administrator's file. `file` is its name in messages.
     #[must_use]
@@ -100,7 +70,7 @@ impl AdminConfig {
     }
 
     pub(crate) fn parse_as(origin: Origin, file: &str, text: &[u8], accounts: &dyn Accounts) -> Parsed<Self> {
-        let context = Context { origin, home: None, accounts, uid: None, cost: 0 };
+        let context = Context::new(origin, None, accounts, None);
         let extra = ["builtin", "bounds", "users", "volume"];
         parse(file, text, context, &extra, |top, document, problems| {
             let bounds = top.get("bounds").and_then(|node| node.table("a table [bounds]", problems));
@@ -121,7 +91,7 @@ impl UserConfig {
     /// Parses the file of the user `uid`. `~/` in patterns stands for `home`.
     #[must_use]
     pub fn parse(file: &str, text: &[u8], uid: u32, home: Option<&str>, accounts: &dyn Accounts) -> Parsed<Self> {
-        let context = Context { origin: Origin::User, home, accounts, uid: Some(uid), cost: 0 };
+        let context = Context::new(Origin::User, home, accounts, Some(uid));
         parse(file, text, context, &[], |_, document, _| Self { document })
     }
 }

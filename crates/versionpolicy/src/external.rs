@@ -1,9 +1,10 @@
 //! The policy that a program of a user or of the administrator decides.
 
-use crate::policies::Effective;
 use crate::range::Range;
-use crate::retention::{Decision, NANOS, Now, VersionInfo, decide_with, monotonic, protections};
+use crate::retention::{decide_with, monotonic, protections};
+use crate::subject::Effective;
 use crate::thinning::Thinning;
+use crate::verdict::{Decision, NANOS, Now, VersionInfo};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;

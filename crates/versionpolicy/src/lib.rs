@@ -7,10 +7,10 @@
 //! |---|---|---|
 //! | read a configuration file, report every mistake | [`AdminConfig`], [`UserConfig`], [`Problem`] | `config`, `document`, `problem` |
 //! | values: sizes, durations, ranges, times of day | | `quantity`, `range`, `daytime` |
-//! | one rule: what it selects, what it sets | | `selector`, `glob`, `settings` |
+//! | one rule: what it selects, what it sets | | `selector`, `glob`, `settings`, `context` |
 //! | the administrator's limits on users | [`Access`], [`UserAccess`] | `bounds`, `users` |
-//! | the policy of one file, and where each value comes from | [`Policies`], [`Effective`], [`Reason`] | `policies`, `explain` |
-//! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning` |
+//! | the policy of one file, and where each value comes from | [`Policies`], [`Effective`], [`Reason`] | `policies`, `subject`, `explain` |
+//! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning`, `verdict` |
 //! | the time of such a decision when the clock jumps | [`SteadyClock`] | `steady` |
 //! | which versions of a volume to discard | [`VolumeUsage`], [`VolumeCut`] | `volume` |
 //! | a policy that a program of the user decides | [`request_json`], [`apply_answer`] | `external` |
@@ -24,6 +24,7 @@
 mod bounds;
 mod builtin;
 mod config;
+mod context;
 mod daytime;
 mod document;
 mod explain;
@@ -37,22 +38,27 @@ mod retention;
 mod selector;
 mod settings;
 mod steady;
+mod subject;
 mod thinning;
 mod users;
+mod verdict;
 mod volume;
 
 pub use builtin::BUILTIN;
-pub use config::{Accounts, AdminConfig, Parsed, UserConfig};
+pub use config::{AdminConfig, Parsed, UserConfig};
+pub use context::Accounts;
 pub use daytime::LocalTime;
 pub use explain::Reason;
 pub use external::{AnswerError, MAX_ANSWER, apply_answer, request_json};
 pub use glob::PathPattern;
-pub use policies::{Effective, External, Needs, Policies, Subject};
+pub use policies::{Needs, Policies};
 pub use problem::{Problem, Severity};
 pub use range::{NO_LIMIT, Range};
-pub use retention::{Decision, DiscardReason, KeepReason, Now, Verdict, VersionInfo, decide, may_exceed};
+pub use retention::{decide, may_exceed};
 pub use settings::{Generation, Generations, Keep, NoSpace, Storage};
 pub use steady::SteadyClock;
+pub use subject::{Effective, External, Subject};
 pub use thinning::is_landmark;
 pub use users::{Access, UserAccess};
+pub use verdict::{Decision, DiscardReason, KeepReason, Now, Verdict, VersionInfo};
 pub use volume::{VolumeCut, VolumeLimit, VolumeMax, VolumeUsage};

@@ -1,13 +1,13 @@
 //! Which files a rule selects.
 
-use crate::config::{Accounts, Context};
+use crate::context::{Accounts, Context};
 use crate::daytime::{DayTime, weekdays};
 use crate::document::{Node, Table};
 use crate::glob::{Glob, Kind};
-use crate::policies::Subject;
 use crate::problem::Problems;
 use crate::quantity::Quantity;
 use crate::range::Range;
+use crate::subject::Subject;
 
 /// The keys of a rule that select files.
 pub(crate) const KEYS: [&str; 11] =

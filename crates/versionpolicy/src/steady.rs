@@ -1,6 +1,6 @@
 //! The time of decisions when the host's clock jumps.
 
-use crate::retention::NANOS;
+use crate::verdict::NANOS;
 use core::time::Duration;
 
 /// How much faster than the uptime the clock may run, in nanoseconds: it is adjusted in small

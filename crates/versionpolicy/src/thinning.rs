@@ -1,8 +1,8 @@
 //! Which versions beyond the minimums are selected to stay: generations and landmarks.
 
-use crate::policies::Effective;
-use crate::retention::{DiscardReason, KeepReason, NANOS, Now, Verdict, VersionInfo, age};
 use crate::settings::{Generation, Generations, Keep};
+use crate::subject::Effective;
+use crate::verdict::{DiscardReason, KeepReason, NANOS, Now, Verdict, VersionInfo, age};
 use std::collections::HashSet;
 
 /// Who thins out the versions that no minimum protects.

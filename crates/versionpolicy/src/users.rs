@@ -1,6 +1,6 @@
 //! What users may do with old versions, and whose activity is logged.
 
-use crate::config::Accounts;
+use crate::context::Accounts;
 use crate::document::{Node, Table};
 use crate::problem::Problems;
 use crate::selector::ids;

@@ -5,10 +5,11 @@
 //! which versions these are.
 
 use crate::document::Table;
-use crate::policies::Effective;
 use crate::problem::Problems;
 use crate::quantity::Quantity;
-use crate::retention::{KeepReason, Now, VersionInfo, age, monotonic, protections};
+use crate::retention::{monotonic, protections};
+use crate::subject::Effective;
+use crate::verdict::{KeepReason, Now, VersionInfo, age};
 
 /// The most space that all versions of a volume take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
