@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use versionpolicy::Storage;
-use versionset::{Audited, BLOCK, Cause, Letter, Record, read_full};
+use versionset::{Audited, BLOCK, Cause, Letter, Record, Stamp, read_full};
 use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
     forward,
@@ -294,11 +294,13 @@ impl VersionFile {
         let is_newest = locked.index().newest().is_some_and(|newest| newest.number == number);
         let Some(entry) = locked.file(cx, Letter::Full, number)?.filter(|_| is_newest) else { return Ok(()) };
         let old = entry.vnode.open(cx, OpenFlags::RDONLY)?;
-        if entry.attr.size != self.vnode.getattr(cx)?.size || !is_same(cx, &*old, &*self.lower, entry.attr.size)? {
+        let head = self.vnode.getattr(cx)?;
+        if entry.attr.size != head.size || !is_same(cx, &*old, &*self.lower, entry.attr.size)? {
             return Ok(());
         }
         locked.append(cx, &[Record::Discarded(number)])?;
-        locked.remove(cx, Letter::Full, number)
+        locked.remove(cx, Letter::Full, number)?;
+        locked.is_newest_again(cx, &Stamp::of(&head))
     }
 
     /// Whether this open file makes versions.

@@ -65,6 +65,11 @@ impl Head<'_> {
         if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {
             // The record lacks its file, which the next use finds out.
             locked.reload();
+            return true;
+        }
+        let older = self.lower.getattr(&server).and_then(|attr| locked.is_newest_again(&server, &Stamp::of(&attr)));
+        if let Err(errno) = older {
+            tracing::warn!(%errno, "can't seal a version of {}", locked.set.stem.escape_ascii());
         }
         true
     }

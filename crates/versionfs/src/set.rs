@@ -709,6 +709,18 @@ impl Locked<'_> {
         self.state.seal = Some((number, Seal::Open));
     }
 
+    /// Makes the newest version take bytes from the head as it is now: a newer one was taken back.
+    /// A change that failed may have set the modification time.
+    pub(crate) fn is_newest_again(&mut self, cx: &Cx<'_>, head: &Stamp) -> Result<()> {
+        let Some((number, Letter::Sparse)) = self.dependent() else { return Ok(()) };
+        let mut writer = self.reopen(cx, number)?;
+        if writer.seal() != Seal::Changed {
+            writer.set_seal(cx, Seal::Sealed(*head))?;
+        }
+        self.state.seal = Some((number, writer.seal()));
+        Ok(())
+    }
+
     fn reopen(&self, cx: &Cx<'_>, number: u64) -> Result<SparseWriter> {
         let entry = self.file(cx, Letter::Sparse, number)?.ok_or(Errno::IO)?;
         Sparse::reopen(cx, entry.vnode.open(cx, OpenFlags::RDWR)?, entry.attr.size)

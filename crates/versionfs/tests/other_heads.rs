@@ -6,7 +6,7 @@
 mod common;
 
 use common::*;
-use memfs::MemFs;
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::Arc;
 use versionfs::{Options, VersionFs};
 use vnode::{Errno, Layer, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags};
@@ -25,12 +25,17 @@ fn write(layer: &Arc<VersionFs>, data: &[u8], offset: u64) {
 /// A file that was all `a`, and whose second block is `b` now.
 fn changed() -> (Arc<MemFs>, Arc<VersionFs>) {
     let lower = MemFs::new();
-    let layer = layer(&lower, false);
+    let layer = changed_in(&lower);
+    (lower, layer)
+}
+
+fn changed_in(lower: &Arc<MemFs>) -> Arc<VersionFs> {
+    let layer = layer(lower, false);
     let (_, file) = layer.root().create(&cx(), name(b"f"), 0o644, OpenFlags::RDWR).unwrap();
     file.write(&cx(), &[b'a'; SIZE], 0).unwrap();
     drop(file);
     write(&layer, &[b'b'; 4096], 4096);
-    (lower, layer)
+    layer
 }
 
 fn layer(lower: &Arc<MemFs>, trust_heads: bool) -> Arc<VersionFs> {
@@ -139,4 +144,32 @@ fn changes_through_the_layer_are_recognised() {
     change(&|layer| layer.root().link(&cx(), name(b"g"), &get(&layer.root())).map(drop).unwrap());
     change(&|layer| write(layer, b"through one of two names", 0));
     change(&|layer| layer.root().unlink(&cx(), name(b"g")).unwrap());
+}
+
+#[test]
+fn a_write_that_failed_may_have_set_the_time() {
+    let faults = Faults::new();
+    let lower = MemFs::with(MemOptions::default(), &faults);
+    let layer_now = changed_in(&lower);
+    let open = || get(&layer_now.root()).open(&cx(), OpenFlags::RDWR).unwrap();
+    let file = open();
+    faults.record();
+    file.write(&cx(), b"c", 0).unwrap();
+    let last = faults.log().iter().rposition(|op| *op == Op::Write).unwrap() as u64;
+    drop(file);
+    // The third version is made by the same operations, but writing to the head fails.
+    let file = open();
+    let (head, plan) = (get(&lower.root()), faults.clone());
+    faults.call_at(last + 1, move || {
+        let mtime = Some(SetTime::At(Time { sec: 9, nsec: 9 }));
+        head.setattr(&cx(), &SetAttr { mtime, ..SetAttr::default() }, None).unwrap();
+        plan.arm(Plan { count: Count::All, at: 1, fault: Fault::Error(Errno::NOSPC) });
+    });
+    assert_eq!(file.write(&cx(), b"d", 0), Err(Errno::NOSPC));
+    assert!(faults.fired());
+    for layer in [&layer_now, &layer(&lower, false)] {
+        assert!(version(layer, 1).unwrap() == [b'a'; SIZE]);
+        assert!(version(layer, 2).unwrap()[..4097] == [[b'a'; 4096].as_slice(), b"b"].concat());
+        assert!(version(layer, 3).is_err());
+    }
 }
