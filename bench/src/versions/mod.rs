@@ -159,10 +159,20 @@ impl<'a> Setting<'a> {
         found.with_context(|| format!("{} does not take part", entrant.label()))
     }
 
-    /// Whether an entrant runs a program. Copy-on-write is compared where the paper does.
+    /// Whether an entrant runs a program. Copy-on-write is compared where the paper does; so are
+    /// the storage policies in programs that take long, unless others are chosen.
     fn runs(&self, program: Program, entrant: Entrant) -> bool {
-        let compares = self.options.wants_part(Part::CopyOn) && matches!(program, Program::Build | Program::Copy);
-        !matches!(entrant, Entrant::OnWrite(_)) || compares
+        match entrant {
+            Entrant::Native | Entrant::Null => true,
+            Entrant::OnChange(storage) => {
+                matches!(program, Program::Copy | Program::CopySpace)
+                    || Storage::COMPARED.contains(&storage)
+                    || self.options.storage.contains(&storage)
+            }
+            Entrant::OnWrite(_) => {
+                self.options.wants_part(Part::CopyOn) && matches!(program, Program::Build | Program::Copy)
+            }
+        }
     }
 
     /// Whether a program is run.
