@@ -34,10 +34,11 @@ versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
 versionpolicy:
+versionclient: fuse
 cli: *
 '
 # Crates that may use the host's files. All others see only the vnode interface: crates/clippy.toml.
-host='access classify cli fuse hostfs plugin server stack'
+host='access classify cli fuse hostfs plugin server stack versionclient'
 
 ours=" $(find crates -mindepth 1 -maxdepth 1 -type d -printf '%f ')"
 wrong=0

@@ -16,6 +16,7 @@ use strata_tests::process::sh;
 use strata_tests::user::{Credentials, OTHER, USER as ALICE, as_user};
 use strata_tests::versions::{Moments, command, contents, keep_all, list, path_of, read, texts};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+use versionclient::{Directory, Kind};
 
 const BOB: Credentials = Credentials { uid: 1002, gid: 1002, group: None };
 
@@ -849,7 +850,75 @@ fn heads_changed_out_of_band(transport: Transport) {
     assert!(contents(mount.dir(), "other") == [state(2)]);
 }
 
+/// The client crate: every method, as a program uses it.
+fn client_crate(transport: Transport) {
+    let mount = Mount::new(transport, "storage=full");
+    for text in ["one", "two", "three"] {
+        fs::write(mount.path("f"), text).unwrap();
+    }
+    symlink("target", mount.path("l")).unwrap();
+    fs::remove_file(mount.path("l")).unwrap();
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("d/inside"), "inside").unwrap();
+    fs::remove_dir_all(mount.path("d")).unwrap();
+    let dir = Directory::open(mount.dir()).unwrap();
+    let numbers = |name: &[u8]| -> Vec<u64> {
+        dir.versions(name).unwrap().unwrap().versions.iter().map(|version| version.number).collect()
+    };
+    let content = |dir: &Directory, name: &[u8], number| {
+        let mut bytes = Vec::new();
+        dir.recover(name, number, &mut bytes).map(|size| (size == bytes.len() as u64, bytes))
+    };
+    let list = dir.versions(b"f").unwrap().unwrap();
+    assert_eq!((list.set.head, list.set.count), (Kind::File, 2));
+    assert_eq!((list.versions[0].size, list.versions[1].size, &*list.versions[0].op), (3, 3, "truncate"));
+    assert_eq!(dir.versions(b"never").unwrap(), None);
+    let mut names: Vec<_> = dir.names().unwrap().into_iter().map(|named| (named.name, named.set.head)).collect();
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(names, [(b"d".to_vec(), Kind::None), (b"f".to_vec(), Kind::File), (b"l".to_vec(), Kind::None)]);
+    assert_eq!(content(&dir, b"f", 2).unwrap(), (true, b"two".to_vec()));
+    assert_eq!(errno(content(&dir, b"f", 9)), Some(Errno::NOENT));
+    dir.convert().unwrap();
+    let mut raw = String::new();
+    File::from(dir.open_raw(b"f", 1).unwrap()).read_to_string(&mut raw).unwrap();
+    assert_eq!(raw, "one");
+    assert_eq!(dir.link_target(b"l", 1).unwrap(), b"target");
+    let old = dir.directory_version(b"d", numbers(b"d")[0]).unwrap();
+    assert_eq!(content(&old, b"inside", 1).unwrap().1, b"inside");
+    let past = dir.at(list.versions[0].born).unwrap();
+    let mut then = String::new();
+    File::from(rustix::fs::openat(&past, "f", OFlags::RDONLY, Mode::empty()).unwrap())
+        .read_to_string(&mut then)
+        .unwrap();
+    assert_eq!(then, "one");
+
+    dir.pin(b"f", 1, true).unwrap();
+    dir.annotate(b"f", 1, b"a note").unwrap();
+    let first = |name: &[u8]| dir.versions(name).unwrap().unwrap().versions[0].clone();
+    assert_eq!((&*first(b"f").flags, &*first(b"f").note), ("p", &b"a note"[..]));
+    assert!(dir.discard(b"f", &[1]).is_err());
+    dir.pin(b"f", 1, false).unwrap();
+    dir.discard(b"f", &[1]).unwrap();
+    assert_eq!(numbers(b"f"), [2]);
+    dir.chmod(b"f", 0o640).unwrap();
+    dir.chown(b"f", Some(7), None).unwrap();
+    assert_eq!((first(b"f").mode, first(b"f").uid, first(b"f").gid), (0o640, 7, 0));
+    fs::create_dir(mount.path("other")).unwrap();
+    let other = dir.child(b"other").unwrap();
+    dir.rename(b"f", &other, b"g h").unwrap();
+    assert_eq!(dir.versions(b"f").unwrap(), None);
+    assert_eq!(content(&other, b"g h", 2).unwrap().1, b"two");
+    assert_eq!(fs::read(mount.path("other/g h")).unwrap(), b"three");
+    other.unlink(b"g h").unwrap();
+    assert_eq!(other.versions(b"g h").unwrap(), None);
+    dir.rmdir(b"other").unwrap();
+    assert!(!mount.path("other").exists());
+    assert!(dir.tags().unwrap().is_empty());
+    assert_eq!(dir.audit_log(&mut |_| ()), Ok(()));
+}
+
 on_both_transports!(
+    client_crate,
     full_disk,
     room_on_a_full_disk,
     removed_backups,

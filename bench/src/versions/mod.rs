@@ -24,6 +24,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use versionclient::Directory;
 
 use self::entrant::Entrant;
 pub(crate) use self::entrant::Storage;
@@ -135,8 +136,11 @@ impl<'a> Setting<'a> {
     fn commands(&self, entrant: Entrant) -> Result<[(&'static str, Result<()>); 2]> {
         let scratch = ScratchFs::new(&crate::isolation::base()?, Size { bytes: 64 << 20, inodes: 1000 })?;
         let running = entrant.mount(self.contender(entrant)?, &scratch, None)?;
-        let root = fs::File::open(&running.root).context("open the mount")?;
-        let results = [(CONVERT, control::convert(&root)), (OPEN, control::names(&root).map(drop))];
+        let root = Directory::open(&running.root).context("open the mount")?;
+        let results = [
+            (CONVERT, root.convert().context("convert the versions")),
+            (OPEN, root.names().map(drop).context("list the names")),
+        ];
         drop(root);
         Ok(results)
     }
@@ -146,7 +150,7 @@ impl<'a> Setting<'a> {
         if !self.converts || !entrant.keeps_versions() {
             return Ok(());
         }
-        control::convert(fs::File::open(root).context("open the mount")?)
+        Directory::open(root).context("open the mount")?.convert().context("convert the versions")
     }
 
     fn repetitions(&self) -> u32 {

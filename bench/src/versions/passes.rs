@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use versionclient::Directory;
 
 use super::{control, releases};
 use crate::worker::{self, Tally, Timed};
@@ -116,8 +117,9 @@ fn list_all(directories: &[CString]) -> rustix::io::Result<Tally> {
 
 /// A version and the directory to open it in.
 struct Found {
-    dir: Rc<OwnedFd>,
-    opener: control::Opener,
+    dir: Rc<Directory>,
+    name: Rc<[u8]>,
+    number: u64,
     size: u64,
 }
 
@@ -125,10 +127,10 @@ struct Found {
 fn find_versions(root: &Path, which: Which) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for path in releases::directories(root)? {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(&path, flags, Mode::empty()).with_context(|| format!("open {}", path.display()))?;
+        let dir = Directory::open(&path).with_context(|| format!("open {}", path.display()))?;
         let dir = Rc::new(dir);
-        for name in control::names(&dir)? {
+        for named in dir.names().with_context(|| format!("list the names in {}", path.display()))? {
+            let name: Rc<[u8]> = named.name.into();
             let versions = control::versions(&dir, &name)?;
             let chosen = match which {
                 Which::All => versions.as_slice(),
@@ -136,8 +138,8 @@ fn find_versions(root: &Path, which: Which) -> Result<Vec<Found>> {
                 Which::Newest => versions.last().map(std::slice::from_ref).unwrap_or_default(),
             };
             found.extend(chosen.iter().map(|version| {
-                let opener = control::Opener::new(&name, *version);
-                Found { dir: Rc::clone(&dir), opener, size: version.size }
+                let (dir, name) = (Rc::clone(&dir), Rc::clone(&name));
+                Found { dir, name, number: version.number, size: version.size }
             }));
         }
     }
@@ -147,7 +149,7 @@ fn find_versions(root: &Path, which: Which) -> Result<Vec<Found>> {
 fn recover_all(versions: &[Found]) -> rustix::io::Result<Tally> {
     let (mut buffer, mut bytes) = (vec![0; BUFFER], 0);
     for version in versions {
-        let file = version.opener.open(&version.dir).map_err(|error| {
+        let file = version.dir.open_version(&version.name, version.number).map_err(|error| {
             eprintln!("strata-bench: {error:#}");
             Errno::IO
         })?;

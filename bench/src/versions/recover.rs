@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use versionclient::Directory;
 
 use super::entrant::Entrant;
 use super::passes::{self, Action, Task, Which};
@@ -190,7 +191,7 @@ impl Turn<'_> {
                 self.setting.convert(self.entrant, &running.root)?;
             }
             if self.recovers() && self.entrant.keeps_versions() {
-                let made = control::versions(open(&running.root.join(LONG).join("d0"))?, b"f0")?.len();
+                let made = control::versions(&open(&running.root.join(LONG).join("d0"))?, b"f0")?.len();
                 ensure!(made == amounts.versions as usize, "{made} versions instead of {}", amounts.versions);
             }
         }
@@ -286,8 +287,8 @@ impl Histories {
     }
 }
 
-fn open(path: &Path) -> Result<fs::File> {
-    fs::File::open(path).with_context(|| format!("open {}", path.display()))
+fn open(path: &Path) -> Result<Directory> {
+    Directory::open(path).with_context(|| format!("open {}", path.display()))
 }
 
 fn measure(scratch: &ScratchFs, task: &Task) -> Result<Measured> {
@@ -310,7 +311,7 @@ fn verify(root: &Path, expected: &BTreeMap<PathBuf, Vec<Vec<u8>>>) -> Result<()>
         ensure!(is == should, "{}: {is} versions instead of {should}", path.display());
         for (version, content) in versions.iter().zip(contents) {
             let mut bytes = Vec::new();
-            fs::File::from(control::Opener::new(name, *version).open(&dir)?)
+            fs::File::from(dir.open_version(name, version.number).context("open a version")?)
                 .read_to_end(&mut bytes)
                 .with_context(|| format!("read version {} of {}", version.number, path.display()))?;
             ensure!(bytes == *content, "version {} of {} has other bytes", version.number, path.display());

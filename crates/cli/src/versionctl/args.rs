@@ -3,7 +3,6 @@
 use super::client::Dir;
 use super::history::{Filter, Then, then};
 use super::place::Place;
-use super::reply::{self, List, Version};
 use super::text::{shown, uid_of};
 use super::when::{self, FORMS, When};
 use crate::exit::Failure;
@@ -11,6 +10,7 @@ use clap::Args;
 use jiff::{Timestamp, Zoned};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use versionclient::{List, Version};
 
 /// The present time, in the user's time zone.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl FilterArgs {
 /// # Errors
 /// There is no such tag.
 pub(crate) fn tag_time(dir: &Dir, tag: &str) -> Result<Timestamp, Failure> {
-    let tags = reply::tags(&dir.plain("tags", b"")?).unwrap_or_default();
+    let tags = dir.tags()?;
     let found = tags.into_iter().find(|(name, _)| name == tag.as_bytes()).map(|(_, time)| time);
     found.ok_or_else(|| Failure::usage(format!("{tag}: no such tag; versionctl tags lists them. For a time, {FORMS}")))
 }

@@ -4,7 +4,6 @@ use super::args::{AuditArgs, Now};
 use super::client::Dir;
 use super::history::Filter;
 use super::place;
-use super::reply::{LogLine, Recorded};
 use super::text::{columns, json_name, name, shown, user};
 use super::when::local;
 use crate::exit::{Exit, Failure};
@@ -12,6 +11,7 @@ use crate::tool::print;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use versionclient::{LogLine, Recorded};
 use versionpolicy::PathPattern;
 
 /// Which operations are wanted.
@@ -135,7 +135,6 @@ fn as_json(records: &[Recorded]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versionctl::reply;
     use crate::versionctl::when::tests::noon;
 
     const LOG: &[u8] = b"\
@@ -148,7 +147,7 @@ damaged 1 99 7\n\
 more 5\n";
 
     fn records() -> Vec<Recorded> {
-        let (lines, more) = reply::log(LOG).unwrap();
+        let (lines, more) = versionclient::log(LOG).unwrap();
         assert_eq!((more, &lines[2]), (Some(5), &LogLine::Damage(1, 99, 7)));
         lines
             .into_iter()
@@ -185,7 +184,7 @@ more 5\n";
     #[test]
     fn malformed_replies_are_refused() {
         for wrong in [&b"1 2\n"[..], b"1 x write 0 7 2 /d 0 - 5 3 - 4 0 0 42 41 vi\n", b"more x\n", b"damaged 1\n9"] {
-            assert_eq!(reply::log(wrong), None, "{}", wrong.escape_ascii());
+            assert_eq!(versionclient::log(wrong), None, "{}", wrong.escape_ascii());
         }
     }
 }

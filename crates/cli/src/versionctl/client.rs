@@ -1,24 +1,20 @@
 //! Commands to the layer versionfs, sent to a directory.
 
-use super::reply::{self, List, LogLine, Named, Origin, Version, escape, time_field};
 use super::text::shown;
 use crate::channel;
 use crate::exit::Failure;
 use crate::host_dir::reason;
-use fuse::control::Error;
 use jiff::Timestamp;
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-
-/// Largest number of parts of one reply, against a server that never ends.
-const MAX_PARTS: usize = 1_000_000;
+use versionclient::{Directory, Error, List, LogLine, Named, Origin, Version};
 
 /// A directory of the mount, as it is now or as it was.
 #[derive(Debug)]
 pub(crate) struct Dir {
-    fd: OwnedFd,
+    inner: Directory,
     /// Its path in messages.
     pub(crate) path: PathBuf,
     /// Whether this is an old version, which can't be changed.
@@ -27,7 +23,7 @@ pub(crate) struct Dir {
 
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.inner.as_fd()
     }
 }
 
@@ -40,7 +36,7 @@ impl Dir {
     /// Those of open(2).
     pub(crate) fn open(path: &Path) -> Result<Self, Errno> {
         let fd = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
-        Ok(Self { fd, path: path.to_owned(), is_old: false })
+        Ok(Self { inner: fd.into(), path: path.to_owned(), is_old: false })
     }
 
     /// Opens a directory in this one. A symbolic link is not followed.
@@ -49,7 +45,7 @@ impl Dir {
     /// Those of openat(2).
     pub(crate) fn child(&self, name: &[u8]) -> Result<Self, Errno> {
         let fd = rustix::fs::openat(self, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
-        Ok(Self { fd, path: self.path_of(name), is_old: self.is_old })
+        Ok(Self { inner: fd.into(), path: self.path_of(name), is_old: self.is_old })
     }
 
     /// Returns the path of an entry.
@@ -71,22 +67,12 @@ impl Dir {
         }
     }
 
-    fn send(&self, command: &str, input: &[u8]) -> Result<Vec<u8>, Error> {
-        channel::call_on(self, command, input)
-    }
-
     /// Sends a command about an entry.
     ///
     /// # Errors
     /// Names the entry and the reason.
     pub(crate) fn command(&self, word: &str, name: &[u8], rest: &[&[u8]]) -> Result<Vec<u8>, Failure> {
-        let mut input = escape(name);
-        for field in rest {
-            input.push(b' ');
-            input.extend_from_slice(field);
-        }
-        let command = format!("versionfs.{word}");
-        self.send(&command, &input).map_err(|error| failure(&self.path_of(name), &command, error))
+        self.about(word, name, self.inner.call_about(word, name, rest))
     }
 
     /// Sends a command about the mount.
@@ -94,12 +80,12 @@ impl Dir {
     /// # Errors
     /// Names the directory and the reason.
     pub(crate) fn plain(&self, word: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
-        let command = format!("versionfs.{word}");
-        self.send(&command, input).map_err(|error| failure(&self.path, &command, error))
+        self.inner.call(word, input).map_err(|error| failure(&self.path, word, error))
     }
 
-    fn garbled(&self, command: &str) -> Failure {
-        failure(&self.path, command, Error::Garbled)
+    /// Names the entry in a failure.
+    fn about<T>(&self, word: &str, name: &[u8], result: Result<T, Error>) -> Result<T, Failure> {
+        result.map_err(|error| failure(&self.path_of(name), word, error))
     }
 
     /// Returns the versions of a name, oldest first; `None` if there never was such a file.
@@ -107,23 +93,7 @@ impl Dir {
     /// # Errors
     /// Not on versionfs, or no permission to read old versions.
     pub(crate) fn list(&self, name: &[u8]) -> Result<Option<List>, Failure> {
-        const COMMAND: &str = "versionfs.list";
-        let mut whole: Option<List> = None;
-        let mut input = escape(name);
-        for _ in 0..MAX_PARTS {
-            let bytes = match self.send(COMMAND, &input) {
-                Ok(bytes) => bytes,
-                Err(Error::Refused(Errno::NOENT)) => return Ok(whole),
-                Err(error) => return Err(failure(&self.path_of(name), COMMAND, error)),
-            };
-            let part = reply::list(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
-            let more = part.more;
-            let list = whole.get_or_insert(List { versions: Vec::new(), more: None, ..part });
-            list.versions.extend(part.versions);
-            let Some(next) = more else { return Ok(whole) };
-            input = [&*escape(name), b" ", next.to_string().as_bytes()].concat();
-        }
-        Err(self.garbled(COMMAND))
+        self.about("list", name, self.inner.versions(name))
     }
 
     /// Returns from where files were renamed to a name.
@@ -131,9 +101,7 @@ impl Dir {
     /// # Errors
     /// As [`Self::list`].
     pub(crate) fn origins(&self, name: &[u8]) -> Result<Vec<Origin>, Failure> {
-        const COMMAND: &str = "versionfs.origins";
-        let bytes = self.send(COMMAND, &escape(name)).map_err(|error| failure(&self.path_of(name), COMMAND, error))?;
-        reply::origins(&bytes).ok_or_else(|| self.garbled(COMMAND))
+        self.about("origins", name, self.inner.origins(name))
     }
 
     /// Opens another directory of the mount by its path from this one. Its path in messages has no
@@ -158,7 +126,7 @@ impl Dir {
         }
         let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
         let is_same = rustix::fs::stat(&short).ok().map(identity) == rustix::fs::fstat(&fd).ok().map(identity);
-        Ok(Self { fd, path: if is_same { short } else { long }, is_old: self.is_old })
+        Ok(Self { inner: fd.into(), path: if is_same { short } else { long }, is_old: self.is_old })
     }
 
     /// Returns all names that have versions, also removed ones.
@@ -166,16 +134,15 @@ impl Dir {
     /// # Errors
     /// As [`Self::list`].
     pub(crate) fn names(&self) -> Result<Vec<Named>, Failure> {
-        const COMMAND: &str = "versionfs.names";
-        let (mut all, mut after) = (Vec::new(), Vec::new());
-        for _ in 0..MAX_PARTS {
-            let bytes = self.send(COMMAND, &after).map_err(|error| failure(&self.path, COMMAND, error))?;
-            let (part, more) = reply::names(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
-            all.extend(part);
-            let Some(next) = more else { return Ok(all) };
-            after = escape(&next);
-        }
-        Err(self.garbled(COMMAND))
+        self.inner.names().map_err(|error| failure(&self.path, "names", error))
+    }
+
+    /// Returns the tags of the mount.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn tags(&self) -> Result<Vec<(Vec<u8>, Timestamp)>, Failure> {
+        self.inner.tags().map_err(|error| failure(&self.path, "tags", error))
     }
 
     /// Calls `visit` for each line of the audit log, in order.
@@ -183,28 +150,21 @@ impl Dir {
     /// # Errors
     /// Not on versionfs, or neither root nor the mounting user.
     pub(crate) fn audit_log(&self, visit: &mut dyn FnMut(LogLine)) -> Result<(), Failure> {
-        const COMMAND: &str = "versionfs.log";
-        let mut input = Vec::new();
-        for _ in 0..MAX_PARTS {
-            let bytes = self.send(COMMAND, &input).map_err(|error| match error {
-                Error::Refused(Errno::PERM) => Failure::usage(format!(
-                    "{}: only root and the mounting user may read the audit log; use sudo",
-                    shown(&self.path)
-                )),
-                error => failure(&self.path, COMMAND, error),
-            })?;
-            let (part, more) = reply::log(&bytes).ok_or_else(|| self.garbled(COMMAND))?;
-            part.into_iter().for_each(&mut *visit);
-            let Some(next) = more else { return Ok(()) };
-            input = next.to_string().into_bytes();
-        }
-        Err(self.garbled(COMMAND))
+        self.inner.audit_log(visit).map_err(|error| match error {
+            Error::Refused(Errno::PERM) => Failure::usage(format!(
+                "{}: only root and the mounting user may read the audit log; use sudo",
+                shown(&self.path)
+            )),
+            error => failure(&self.path, "log", error),
+        })
     }
 
     /// Returns the name under which an old version can be opened, for some seconds.
+    ///
+    /// # Errors
+    /// Names the entry and the reason.
     pub(crate) fn token(&self, name: &[u8], number: u64) -> Result<Vec<u8>, Failure> {
-        let token = self.command("open", name, &[number.to_string().as_bytes()])?;
-        Ok(token.trim_ascii_end().to_vec())
+        self.about("open", name, self.inner.token(name, number))
     }
 
     /// Opens an old version of a file, for reading.
@@ -212,9 +172,7 @@ impl Dir {
     /// # Errors
     /// Names the file and the reason.
     pub(crate) fn version(&self, name: &[u8], version: &Version) -> Result<OwnedFd, Failure> {
-        let token = self.token(name, version.number)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        rustix::fs::openat(self, token, flags, Mode::empty()).map_err(|errno| self.old(name, version, errno))
+        self.old(name, version, self.inner.open_version(name, version.number))
     }
 
     /// Returns the target of an old version of a symbolic link.
@@ -222,9 +180,7 @@ impl Dir {
     /// # Errors
     /// Names the link and the reason.
     pub(crate) fn link_target(&self, name: &[u8], version: &Version) -> Result<Vec<u8>, Failure> {
-        let token = self.token(name, version.number)?;
-        let target = rustix::fs::readlinkat(self, token, Vec::new());
-        target.map(std::ffi::CString::into_bytes).map_err(|errno| self.old(name, version, errno))
+        self.old(name, version, self.inner.link_target(name, version.number))
     }
 
     /// Opens an old version of a directory.
@@ -232,10 +188,8 @@ impl Dir {
     /// # Errors
     /// Names the directory and the reason.
     pub(crate) fn old_dir(&self, name: &[u8], version: &Version) -> Result<Self, Failure> {
-        let token = self.token(name, version.number)?;
-        let opened = rustix::fs::openat(self, token, DIRECTORY, Mode::empty());
-        let fd = opened.map_err(|errno| self.old(name, version, errno))?;
-        Ok(Self { fd, path: self.path_of(name), is_old: true })
+        let inner = self.old(name, version, self.inner.directory_version(name, version.number))?;
+        Ok(Self { inner, path: self.path_of(name), is_old: true })
     }
 
     /// Opens this directory as it was, with everything in it.
@@ -243,15 +197,22 @@ impl Dir {
     /// # Errors
     /// Names the directory and the reason.
     pub(crate) fn at(&self, time: Timestamp) -> Result<Self, Failure> {
-        let token = self.plain("at", time_field(time).as_bytes())?;
-        let opened = rustix::fs::openat(self, token.trim_ascii_end(), DIRECTORY, Mode::empty());
-        let fd = opened.map_err(|errno| at(&self.path, errno))?;
-        Ok(Self { fd, path: self.path.clone(), is_old: true })
+        let inner = self.inner.at(time).map_err(|error| match error {
+            Error::Channel(errno) => at(&self.path, errno),
+            error => failure(&self.path, "at", error),
+        })?;
+        Ok(Self { inner, path: self.path.clone(), is_old: true })
     }
 
-    fn old(&self, name: &[u8], version: &Version, errno: Errno) -> Failure {
-        let path = shown(&self.path_of(name));
-        Failure::mount(format!("{path}: version {}: {}", version.number, reason(errno)))
+    /// Names the version in a failure.
+    fn old<T>(&self, name: &[u8], version: &Version, result: Result<T, Error>) -> Result<T, Failure> {
+        result.map_err(|error| match error {
+            Error::Channel(errno) => {
+                let path = shown(&self.path_of(name));
+                Failure::mount(format!("{path}: version {}: {}", version.number, reason(errno)))
+            }
+            error => failure(&self.path_of(name), "open", error),
+        })
     }
 }
 
@@ -266,9 +227,9 @@ pub(crate) fn at(path: &Path, errno: Errno) -> Failure {
     }
 }
 
-/// Returns the failure of a command.
-fn failure(path: &Path, command: &str, error: Error) -> Failure {
-    let name = shown(path);
+/// Returns the failure of the command `versionfs.WORD`.
+fn failure(path: &Path, word: &str, error: Error) -> Failure {
+    let (name, command) = (shown(path), format!("versionfs.{word}"));
     match error {
         Error::Foreign | Error::Refused(Errno::NOTTY | Errno::OPNOTSUPP) => Failure::mount(format!(
             "{name}: not in a mount with versionfs, or its server does not know {command}; mount -t versionfs DIR MNT"
@@ -281,7 +242,7 @@ fn failure(path: &Path, command: &str, error: Error) -> Failure {
             Failure::usage(format!("{name}: you may not change its versions; see versionctl policy explain"))
         }
         Error::Refused(Errno::INVAL) => Failure::usage(format!("{name}: {command}: the server refused the arguments")),
-        error => channel::failure(path, command, error),
+        error => channel::failure(path, &command, error),
     }
 }
 
@@ -300,7 +261,7 @@ mod tests {
             (Error::Refused(Errno::PERM), Exit::Usage, "may not change"),
             (Error::Channel(Errno::NOTCONN), Exit::Mount, "umount -l"),
         ] {
-            let failure = failure(Path::new("/m/f"), "versionfs.list", error);
+            let failure = failure(Path::new("/m/f"), "list", error);
             assert!(failure.exit == exit && failure.reason.starts_with("/m/f: "), "{failure}");
             assert!(failure.reason.contains(part), "{failure}");
         }

@@ -2,7 +2,6 @@
 
 use super::args::{Chosen, Now, choose};
 use super::place::Place;
-use super::reply::{Kind, List};
 use super::text::shown;
 use super::{client, when};
 use crate::exit::{Exit, Failure};
@@ -13,6 +12,7 @@ use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
+use versionclient::{Kind, List};
 
 /// Files of more than this many bytes are not compared line by line.
 const LIMIT: u64 = 16 << 20;

@@ -2,9 +2,9 @@
 
 use super::client::Dir;
 use super::place::Place;
-use super::reply::{Kind, List, Origin, Version};
 use jiff::Timestamp;
 use std::path::PathBuf;
+use versionclient::{Kind, List, Origin, Version};
 
 /// Longest chain of renames that is followed.
 const MAX_RENAMES: usize = 10_000;

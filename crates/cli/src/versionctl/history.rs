@@ -1,11 +1,11 @@
 //! Events of files and directories: what `versionctl log` shows, and what a restore undoes.
 
 use super::client::Dir;
-use super::reply::{Kind, List, Named, Version, Who};
 use crate::exit::Failure;
 use jiff::Timestamp;
 use std::path::PathBuf;
 use std::rc::Rc;
+use versionclient::{Kind, List, Named, Version, Who};
 
 /// Deepest directory that is searched.
 const MAX_DEPTH: usize = 4096;
@@ -172,10 +172,9 @@ pub(crate) fn undo<'a>(list: &'a List, filter: &Filter) -> Undo<'a> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::versionctl::reply;
 
     fn example() -> List {
-        reply::list(reply::tests::LIST).unwrap()
+        versionclient::list(crate::versionctl::tests::LIST).unwrap()
     }
 
     #[test]

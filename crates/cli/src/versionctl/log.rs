@@ -4,7 +4,6 @@ use super::args::{LogArgs, Now};
 use super::former::{Former, former};
 use super::history::{Filter, Found, walk};
 use super::place::{self, Place};
-use super::reply::{Kind, List, Version};
 use super::text::{columns, json_name, name, shown, user};
 use super::when::{local, relative};
 use crate::exit::Failure;
@@ -13,6 +12,7 @@ use crate::tool::print;
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use versionclient::{Kind, List, Version};
 
 /// Runs the command.
 ///
@@ -171,12 +171,11 @@ fn events_json(events: &[(PathBuf, Version)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versionctl::reply;
     use crate::versionctl::when::tests::noon;
 
     #[test]
     fn a_history_is_drawn_newest_first() {
-        let mut list = reply::list(reply::tests::LIST).unwrap();
+        let mut list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         list.set.head = Kind::File;
         let drawn = file_text(&list, Some(2048), &[], &Now(noon()));
         let lines: Vec<_> = drawn.lines().collect();
@@ -193,7 +192,7 @@ mod tests {
 
     #[test]
     fn events_name_their_files() {
-        let list = reply::list(reply::tests::LIST).unwrap();
+        let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         let events: Vec<_> = list.versions.into_iter().map(|version| (PathBuf::from("d/a\nb"), version)).collect();
         assert!(events_text(&events, &Now(noon())).lines().skip(1).all(|line| line.ends_with("  d/a\\u{a}b")));
         assert_eq!(serde_json::from_str::<Value>(&events_json(&events)).unwrap()[1]["path"], "d/a\nb");

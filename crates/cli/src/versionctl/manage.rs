@@ -2,7 +2,6 @@
 
 use super::args::{Now, instant};
 use super::place::{self, Place};
-use super::reply::{self, escape, time_field};
 use super::text::{columns, json_name, name, shown};
 use super::when::local;
 use crate::exit::Failure;
@@ -11,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
+use versionclient::{escape, time_field};
 
 /// Names the present state of the mount, or that at a time.
 ///
@@ -48,8 +48,7 @@ pub(crate) fn untag(dir: &Path, tag: &str) -> Result<(), Failure> {
 /// Names the directory and the reason.
 pub(crate) fn tags(dir: &Path, json: bool, now: &Now) -> Result<(), Failure> {
     let dir = place::directory(dir)?;
-    let garbled = || Failure::system(format!("{}: versionfs.tags: the reply can't be parsed", shown(&dir.path)));
-    let mut tags = reply::tags(&dir.plain("tags", b"")?).ok_or_else(garbled)?;
+    let mut tags = dir.tags()?;
     tags.sort_by(|(one, a), (other, b)| a.cmp(b).then_with(|| one.cmp(other)));
     if json {
         let all = tags.iter().map(|(tag, time)| json!({ "tag": json_name(tag), "time": time.to_string() }));

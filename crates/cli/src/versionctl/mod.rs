@@ -2,7 +2,7 @@
 //!
 //! | concept | file |
 //! |---|---|
-//! | commands to the layer; replies | `client`, `reply` |
+//! | commands to the layer; replies | `client`; crate `versionclient` |
 //! | a path, also of what was removed | `place` |
 //! | times and tags; versions by number, time or tag | `when`, `args` |
 //! | events in a tree, what undoes them | `history` |
@@ -22,7 +22,6 @@ mod manage;
 mod place;
 mod policy;
 mod put;
-mod reply;
 mod restore;
 mod text;
 mod usage;
@@ -437,8 +436,13 @@ pub fn run_as_subcommand(command: &Command) -> Exit {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A reply with two versions: a write by vi, a removal by rm.
+    pub(crate) const LIST: &[u8] = b"set none 1 2 2\n\
+        1 s file 5 100 644 1000 100 1000.000000007 1000.000000000 2000.500000000 write 1000 42 40 vi - -\n\
+        2 f file 7 7 600 1000 100 2000.000000000 2000.500000000 3000.000000000 unlink 0 43 40 rm\\040x pl a\\012b\n";
 
     #[test]
     fn the_commands_are_well_formed() {

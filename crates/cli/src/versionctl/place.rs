@@ -1,13 +1,13 @@
 //! From a path to a directory and a name in it, also if the file and its parents were removed.
 
 use super::client::{Dir, at};
-use super::reply::{Kind, List, Version};
 use super::text::shown;
 use crate::exit::Failure;
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
+use versionclient::{Kind, List, Version};
 
 /// Where a path leads: a name in a directory.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ use super::client::{Dir, at};
 use super::history::{Filter, Found, Undo, entries, undo, walk};
 use super::place::{self, Place};
 use super::put::{self, Origin, Put, put};
-use super::reply::{Kind, List, Version, Who};
 use super::text::shown;
 use super::when::local;
 use crate::exit::{Exit, Failure};
@@ -16,6 +15,7 @@ use rustix::fs::Mode;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use versionclient::{Kind, List, Version, Who};
 
 /// In a removed directory, what the same session removed up to this many seconds before belongs to
 /// the removal.
@@ -464,11 +464,10 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::versionctl::reply;
 
     #[test]
     fn what_belongs_to_a_removal() {
-        let list = reply::list(reply::tests::LIST).unwrap();
+        let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         let [write, removal] = &*list.versions else { panic!() };
         assert!(belongs(removal, removal));
         // The same session, but long before.

@@ -2,13 +2,13 @@
 
 use super::state::{Browser, Entry};
 use crate::progress::amount;
-use crate::versionctl::reply::Kind;
 use crate::versionctl::text;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, List, ListItem, ListState, Paragraph};
+use versionclient::Kind;
 
 const KEYS: &str =
     "\u{2190} \u{2192} time  \u{2191} \u{2193} select  Enter open  Backspace up  d difference  r restore  q quit";

@@ -12,7 +12,6 @@ use super::diff;
 use super::history::entries;
 use super::place::{self, Place};
 use super::put::{Origin, put};
-use super::reply::Kind;
 use crate::exit::Failure;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use rustix::fs::FileType;
@@ -20,6 +19,7 @@ use state::{Browser, Content, Effect, Head, Key};
 use std::io::IsTerminal as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use versionclient::Kind;
 
 /// Most bytes of a file that are shown.
 const LIMIT: u64 = 1 << 20;

@@ -2,10 +2,10 @@
 
 use super::super::diff::unified;
 use super::super::history::{Then, then};
-use super::super::reply::{Kind, List, Version};
 use super::super::when::{local, relative};
 use crate::change_list::harmless;
 use jiff::{Timestamp, Zoned};
+use versionclient::{Kind, List, Version};
 
 /// Lines that a page key scrolls.
 const PAGE: usize = 10;
@@ -272,12 +272,11 @@ impl Browser {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::versionctl::reply;
     use crate::versionctl::when::tests::noon;
 
     /// A directory with a file that never changed, and a removed one with two versions.
     pub(crate) fn example() -> Browser {
-        let list = reply::list(reply::tests::LIST).unwrap();
+        let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         let head = Head { name: b"kept".into(), kind: Kind::File, size: 3 };
         Browser::new("/mnt".into(), vec![head], vec![(b"gone".into(), list)], noon())
     }

@@ -7,13 +7,20 @@ use jiff::Timestamp;
 
 /// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Nothing: the name was removed.
     None,
+    /// A regular file.
     File,
+    /// A directory.
     Directory,
+    /// A symbolic link.
     Symlink,
+    /// A block or character device.
     Device,
+    /// A FIFO.
     Fifo,
+    /// A socket.
     Socket,
 }
 
@@ -33,83 +40,101 @@ impl Kind {
     }
 
     /// Returns the word for the kind in replies.
-    pub(crate) fn word(self) -> &'static str {
+    #[must_use]
+    pub fn word(self) -> &'static str {
         Self::WORDS.into_iter().find(|(kind, _)| *kind == self).map_or("", |(_, word)| word)
     }
 }
 
 /// A version set: the present object under a name, and how many versions there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Set {
+pub struct Set {
     /// The present object.
-    pub(crate) head: Kind,
-    pub(crate) count: u64,
+    pub head: Kind,
+    /// The number of versions.
+    pub count: u64,
 }
 
 /// Who ended a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
-    pub(crate) uid: u32,
-    /// 0: unknown.
-    pub(crate) pid: u32,
-    /// 0: unknown.
-    pub(crate) sid: u32,
-    pub(crate) comm: Vec<u8>,
+pub struct Who {
+    /// The user.
+    pub uid: u32,
+    /// The process; 0: unknown.
+    pub pid: u32,
+    /// Its session; 0: unknown.
+    pub sid: u32,
+    /// The name of the program, at most 15 bytes; empty: unknown.
+    pub comm: Vec<u8>,
 }
 
 /// A version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub(crate) number: u64,
+pub struct Version {
+    /// Its number, from 1 upward.
+    pub number: u64,
     /// How it is stored: a letter of docs/formats/version-set.md.
-    pub(crate) letter: char,
-    pub(crate) kind: Kind,
+    pub letter: char,
+    /// What it is.
+    pub kind: Kind,
     /// Size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Space that it takes in the store, in bytes.
-    pub(crate) stored: u64,
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mtime: Timestamp,
+    pub stored: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Modification time.
+    pub mtime: Timestamp,
     /// When this became the content of the file.
-    pub(crate) born: Timestamp,
+    pub born: Timestamp,
     /// When it was changed or removed.
-    pub(crate) died: Timestamp,
+    pub died: Timestamp,
     /// What ended it: `write`, `unlink`...
-    pub(crate) op: String,
-    pub(crate) by: Who,
+    pub op: String,
+    /// Who ended it.
+    pub by: Who,
     /// `p` pinned, `l` landmark, `u` unfinished.
-    pub(crate) flags: String,
-    pub(crate) note: Vec<u8>,
+    pub flags: String,
+    /// The note of a user; empty: none.
+    pub note: Vec<u8>,
 }
 
 impl Version {
     /// Whether the file was like this at that time.
-    pub(crate) fn covers(&self, time: Timestamp) -> bool {
+    #[must_use]
+    pub fn covers(&self, time: Timestamp) -> bool {
         self.born <= time && time < self.died
     }
 
-    /// Whether the version only says that the file was renamed to another name.
     /// Whether the file left the name when this version ended.
-    pub(crate) fn ends_head(&self) -> bool {
+    #[must_use]
+    pub fn ends_head(&self) -> bool {
         matches!(&*self.op, "unlink" | "rmdir" | "rename" | "replace")
     }
 
-    pub(crate) fn is_renamed(&self) -> bool {
+    /// Whether the version only says that the file was renamed to another name.
+    #[must_use]
+    pub fn is_renamed(&self) -> bool {
         self.letter == 'r'
     }
 }
 
 /// A name of a directory with its set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
-    pub(crate) name: Vec<u8>,
-    pub(crate) set: Set,
+pub struct Named {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Its versions.
+    pub set: Set,
 }
 
 /// Escapes a name for a command.
-pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn escape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for &byte in name {
         if byte <= 0x20 || byte == 0x7f || byte == b'\\' {
@@ -122,7 +147,8 @@ pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
 }
 
 /// Reverses [`escape`]. `None` if a backslash is not followed by three octal digits.
-pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
+#[must_use]
+pub fn unescape(field: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
@@ -153,7 +179,8 @@ fn number<T: core::str::FromStr>(field: &[u8]) -> Option<T> {
 }
 
 /// Parses `SEC.NNNNNNNNN`: the nanoseconds count forward, also before 1970.
-pub(crate) fn time(field: &[u8]) -> Option<Timestamp> {
+#[must_use]
+pub fn time(field: &[u8]) -> Option<Timestamp> {
     let (sec, nsec) = text(field)?.split_once('.').unwrap_or((text(field)?, "0"));
     let nsec: i64 = nsec.parse().ok().filter(|nsec| (0..1_000_000_000).contains(nsec))?;
     let sec: i64 = sec.parse().ok()?;
@@ -164,7 +191,8 @@ pub(crate) fn time(field: &[u8]) -> Option<Timestamp> {
 }
 
 /// Formats a time for a command.
-pub(crate) fn time_field(time: Timestamp) -> String {
+#[must_use]
+pub fn time_field(time: Timestamp) -> String {
     let nanos = time.as_nanosecond();
     format!("{}.{:09}", nanos.div_euclid(1_000_000_000), nanos.rem_euclid(1_000_000_000))
 }
@@ -175,16 +203,19 @@ fn lines(reply: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
 
 /// A reply of `versionfs.list`: one part of the versions, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct List {
-    pub(crate) set: Set,
-    pub(crate) versions: Vec<Version>,
+pub struct List {
+    /// The set.
+    pub set: Set,
+    /// Its versions.
+    pub versions: Vec<Version>,
     /// The number to continue at, if the reply was cut.
-    pub(crate) more: Option<u64>,
+    pub more: Option<u64>,
 }
 
 /// Parses a reply of `versionfs.list`. Fields that a later server appends are ignored, and lines
 /// that begin with a word other than those known.
-pub(crate) fn list(reply: &[u8]) -> Option<List> {
+#[must_use]
+pub fn list(reply: &[u8]) -> Option<List> {
     let mut lines = lines(reply);
     let first = lines.next()?;
     let [b"set", head, _, _, count, ..] = *first else { return None };
@@ -202,15 +233,18 @@ pub(crate) fn list(reply: &[u8]) -> Option<List> {
 
 /// Where a file that got a name by a rename came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) time: Timestamp,
+pub struct Origin {
+    /// When it was renamed.
+    pub time: Timestamp,
     /// The path from the directory of the new name to that of the former one.
-    pub(crate) dir: Vec<u8>,
-    pub(crate) name: Vec<u8>,
+    pub dir: Vec<u8>,
+    /// The former name.
+    pub name: Vec<u8>,
 }
 
 /// Parses a reply of `versionfs.origins`.
-pub(crate) fn origins(reply: &[u8]) -> Option<Vec<Origin>> {
+#[must_use]
+pub fn origins(reply: &[u8]) -> Option<Vec<Origin>> {
     let origin = |fields: Vec<&[u8]>| match *fields {
         [at, _, dir, name, ..] => Some(Origin { time: time(at)?, dir: unescape(dir)?, name: unescape(name)? }),
         _ => None,
@@ -220,37 +254,45 @@ pub(crate) fn origins(reply: &[u8]) -> Option<Vec<Origin>> {
 
 /// A record of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
-    pub(crate) number: u64,
-    pub(crate) time: Timestamp,
+pub struct Recorded {
+    /// Its number in the log.
+    pub number: u64,
+    /// When the operation ended.
+    pub time: Timestamp,
     /// `write`, `unlink`...
-    pub(crate) operation: String,
+    pub operation: String,
     /// 0: it succeeded.
-    pub(crate) errno: i32,
-    pub(crate) inode: u64,
+    pub errno: i32,
+    /// The object.
+    pub inode: u64,
     /// Its path in the mount; empty if it had no name.
-    pub(crate) path: Vec<u8>,
+    pub path: Vec<u8>,
     /// The path that a rename or link gave it; empty for other operations.
-    pub(crate) new_path: Vec<u8>,
+    pub new_path: Vec<u8>,
     /// Offset and length in bytes, of a write.
-    pub(crate) range: (u64, u64),
-    pub(crate) text: Vec<u8>,
+    pub range: (u64, u64),
+    /// Details: a mode, a name of an attribute, a target.
+    pub text: Vec<u8>,
     /// The numbers of the versions that the operation made: `3,1n`, `n` for those of the new path.
-    pub(crate) versions: String,
-    pub(crate) by: Who,
-    pub(crate) gid: u32,
+    pub versions: String,
+    /// Who did it.
+    pub by: Who,
+    /// The group of the process.
+    pub gid: u32,
 }
 
 /// A line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LogLine {
+pub enum LogLine {
+    /// A record.
     Record(Box<Recorded>),
     /// Bytes that are no record: segment, offset, length.
     Damage(u64, u64, u64),
 }
 
 /// Parses a reply of `versionfs.log`: one part of the lines, and the number to continue at.
-pub(crate) fn log(reply: &[u8]) -> Option<(Vec<LogLine>, Option<u64>)> {
+#[must_use]
+pub fn log(reply: &[u8]) -> Option<(Vec<LogLine>, Option<u64>)> {
     let (mut all, mut more) = (Vec::new(), None);
     for fields in lines(reply) {
         match *fields {
@@ -307,7 +349,8 @@ fn version(fields: &[&[u8]]) -> Option<Version> {
 }
 
 /// Parses a reply of `versionfs.names`: the sets, and the name to continue after if it was cut.
-pub(crate) fn names(reply: &[u8]) -> Option<(Vec<Named>, Option<Vec<u8>>)> {
+#[must_use]
+pub fn names(reply: &[u8]) -> Option<(Vec<Named>, Option<Vec<u8>>)> {
     let (mut found, mut more) = (Vec::new(), None);
     for fields in lines(reply) {
         match *fields {
@@ -323,16 +366,17 @@ pub(crate) fn names(reply: &[u8]) -> Option<(Vec<Named>, Option<Vec<u8>>)> {
 }
 
 /// Parses a reply of `versionfs.tags`.
-pub(crate) fn tags(reply: &[u8]) -> Option<Vec<(Vec<u8>, Timestamp)>> {
+#[must_use]
+pub fn tags(reply: &[u8]) -> Option<Vec<(Vec<u8>, Timestamp)>> {
     lines(reply).map(|fields| Some((unescape(fields.first()?)?, time(fields.get(1)?)?))).collect()
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A reply with two versions: a write by vi, a removal by rm.
-    pub(crate) const LIST: &[u8] = b"set none 1 2 2\n\
+    const LIST: &[u8] = b"set none 1 2 2\n\
         1 s file 5 100 644 1000 100 1000.000000007 1000.000000000 2000.500000000 write 1000 42 40 vi - -\n\
         2 f file 7 7 600 1000 100 2000.000000000 2000.500000000 3000.000000000 unlink 0 43 40 rm\\040x pl a\\012b\n";
 
