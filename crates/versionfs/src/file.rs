@@ -82,6 +82,8 @@ impl VersionVnode {
             self.end_delay(cx, &mut session)?;
         }
         self.head().leave_version(cx)?;
+        // Before the file is open for writing here, too.
+        self.head().look_for_mappings(cx, &session)?;
         // Blocks are read before they are overwritten, hence reading, too.
         let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
@@ -254,7 +256,7 @@ impl VersionFile {
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.vnode.getattr(&server)?;
-        if session.bound > 0
+        if self.inode.is_bound()
             && flags.reads()
             && self.versions(cx)?
             && let Some(sets) = self.head().sets(cx, attr.nlink)?
@@ -495,7 +497,7 @@ impl OpenFile for VersionFile {
 
     fn bind(&self) {
         if !self.is_bound.swap(true, Ordering::Relaxed) {
-            self.inode.wait_session().bound += 1;
+            self.inode.bind(self.reads && self.mode != Mode::Reads);
         }
         self.lower.bind();
     }
@@ -690,9 +692,11 @@ impl Drop for VersionFile {
         session.opens = session.opens.saturating_sub(1);
         session.writers = session.writers.saturating_sub(u32::from(self.mode == Mode::Writes));
         session.direct = session.direct.saturating_sub(u32::from(self.mode == Mode::Creates));
-        session.bound = session.bound.saturating_sub(u32::from(*self.is_bound.get_mut()));
+        if *self.is_bound.get_mut() {
+            self.inode.unbind();
+        }
         let is_last = self.mode == Mode::Writes && session.writers == 0;
-        drop(session);
+        // With the session locked: the next writer stops it again.
         if is_last && let Some(upcalls) = self.core.upcalls.get() {
             upcalls.allow_passthrough(self.inode.id);
         }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage};
 use versionset::{Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, just_after};
 use vnode::{
-    Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
-    read_value,
+    Attr, Backing, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
+    XattrFlags, read_value,
 };
 
 /// Largest file that a thread which must not block copies, in bytes.
@@ -305,8 +305,9 @@ impl Head<'_> {
         changes_data: bool,
     ) -> Result<Option<Made>> {
         let policy = self.policy(cx, attr)?;
-        // The kernel writes to the host file directly: no delta could be kept right.
-        let unseen = session.direct > 0;
+        self.look_for_mappings(cx, session)?;
+        // No delta could be kept right.
+        let unseen = self.is_written_unseen(session);
         let is_full = changes_data && policy.as_ref().is_some_and(|policy| policy.storage == Storage::Full);
         let made = if unseen || is_full {
             session.active = None;
@@ -352,6 +353,28 @@ impl Head<'_> {
         let head = Stamp::of(&self.lower.getattr(&server)?);
         let writer = locked.activate(&server, number, &head)?;
         session.active = writer.map(|writer| Active { set: Arc::clone(set), number, writer });
+        Ok(())
+    }
+
+    /// Whether programs may write to the head without the layer: the kernel does the I/O of the one
+    /// that created the file, and mappings of the host file outlive their open files. Then no
+    /// version may depend on the head.
+    pub(crate) fn is_written_unseen(&self, session: &Session) -> bool {
+        session.direct > 0 || self.inode.may_be_mapped()
+    }
+
+    /// Finds out whether programs still have the host file mapped for writing. While the file is
+    /// open for writing, that can't be told.
+    pub(crate) fn look_for_mappings(&self, cx: &Cx<'_>, session: &Session) -> Result<()> {
+        if !self.inode.may_be_mapped() || session.writers > 0 || session.direct > 0 {
+            return Ok(());
+        }
+        let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
+        let upcalls = self.core.upcalls.get();
+        let is_unused = |backing: Backing<'_>| upcalls.is_some_and(|it| it.is_host_file_unused(backing.file, true));
+        if file.backing().is_none_or(is_unused) {
+            self.inode.is_unmapped();
+        }
         Ok(())
     }
 
