@@ -42,8 +42,8 @@ pub(crate) struct HeadSets {
 }
 
 impl Head<'_> {
-    /// Takes back a version whose change failed, and returns whether it is gone. After `EIO` it is
-    /// kept: part of the change may have been made.
+    /// Takes back a version whose change failed, and returns whether it is gone. It is kept after
+    /// `EIO`, and if the size has changed: part of the change was made.
     pub(crate) fn take_back(
         &self,
         cx: &Cx<'_>,
@@ -57,9 +57,18 @@ impl Head<'_> {
         }
         let server = self.core.server(cx);
         let Ok(mut locked) = made.set.lock(self.core, &server) else { return false };
-        if locked.index().newest().is_none_or(|newest| newest.number != made.number)
-            || locked.remove(&server, made.letter, made.number).is_err()
-        {
+        let newest = locked.index().newest().filter(|newest| newest.number == made.number);
+        let Some(before) = newest.map(|newest| Stamp { size: newest.size, mtime: newest.mtime }) else { return false };
+        if self.lower.kind() == Kind::Regular {
+            let Ok(attr) = self.lower.getattr(&server) else { return false };
+            let now = Stamp::of(&attr);
+            // A write that fails may have set the time.
+            let is_same = now == before || locked.reseal_before(&server, made.number, &now).is_ok();
+            if now.size != before.size || !is_same {
+                return false;
+            }
+        }
+        if locked.remove(&server, made.letter, made.number).is_err() {
             return false;
         }
         if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {

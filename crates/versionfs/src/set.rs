@@ -729,6 +729,27 @@ impl Locked<'_> {
         }
     }
 
+    /// Lets the version before `number`, which is about to go, take bytes from the head as it is
+    /// now: the head has the same bytes as when that version was sealed, but maybe another time.
+    pub(crate) fn reseal_before(&mut self, cx: &Cx<'_>, number: u64, head: &Stamp) -> Result<()> {
+        let Some((older, version)) = self.index().versions.range(..number).next_back() else { return Ok(()) };
+        let older = *older;
+        if version.letter != Letter::Sparse || version.cause.ends_head() {
+            return Ok(());
+        }
+        let mut writer = match self.reopen(cx, older) {
+            Ok(writer) => writer,
+            // Nobody can read that version.
+            Err(Errno::IO | Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        if writer.seal() != Seal::Changed {
+            writer.set_seal(cx, Seal::Sealed(*head))?;
+        }
+        self.state.seal = Some((older, writer.seal()));
+        Ok(())
+    }
+
     /// Cuts a version off from a head that was changed unseen. Returns whether it may take bytes
     /// from it.
     fn check_seal(&mut self, cx: &Cx<'_>, writer: &mut SparseWriter, number: u64, head: &Stamp) -> Result<bool> {
