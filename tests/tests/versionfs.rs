@@ -291,6 +291,37 @@ fn full_disk(transport: Transport) {
     }
 }
 
+/// Allocations that fail half-way, which ext4 does not undo: the file has grown.
+fn failed_allocations(transport: Transport) {
+    let mut grown = 0;
+    let mount = Mount::sized(32, transport, "storage=sparse");
+    for room in [24, 48, 64, 96, 128, 160] {
+        let (name, path) = (format!("f{room}"), mount.path(&format!("f{room}")));
+        fs::write(&path, [b'a'; 20_000]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"b", 5000).unwrap();
+        drop(file);
+        wait_for_close(&mount, &name);
+        let filler = fill(mount.lower.parent().unwrap());
+        let filled = File::options().write(true).open(&filler).unwrap();
+        filled.set_len(filled.metadata().unwrap().len() - (room << 10)).unwrap();
+        filled.sync_all().unwrap();
+        let before = fs::read(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 16 << 20);
+        assert_eq!(allocated, Err(Errno::NOSPC), "{room}");
+        drop(file);
+        fs::remove_file(filler).unwrap();
+        let versions = contents(mount.dir(), &name);
+        assert!(versions[0] == [b'a'; 20_000], "{room}");
+        if fs::metadata(&path).unwrap().len() != 20_000 {
+            grown += 1;
+            assert!(versions.len() == 2 && versions[1] == before, "{room}: {:?}", list(mount.dir(), &name));
+        }
+    }
+    assert!(grown > 0);
+}
+
 /// Waits until the server has closed a file whose last write failed. Until then, users see it
 /// truncated, and then as it is on disk.
 fn wait_for_close(mount: &Mount, name: &str) {
@@ -921,6 +952,7 @@ on_both_transports!(
     client_crate,
     full_disk,
     room_on_a_full_disk,
+    failed_allocations,
     removed_backups,
     killed,
     stacks,

@@ -82,6 +82,8 @@ impl VersionVnode {
             self.end_delay(cx, &mut session)?;
         }
         self.head().leave_version(cx)?;
+        // Before the file is open for writing here, too.
+        self.head().look_for_mappings(cx, &session)?;
         // Blocks are read before they are overwritten, hence reading, too.
         let lower = self.lower.open(cx, with_reading(flags.without_trunc()))?;
         let cx = &blocking(cx);
@@ -254,7 +256,7 @@ impl VersionFile {
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.vnode.getattr(&server)?;
-        if session.bound > 0
+        if self.inode.is_bound()
             && flags.reads()
             && self.versions(cx)?
             && let Some(sets) = self.head().sets(cx, attr.nlink)?
@@ -285,22 +287,32 @@ impl VersionFile {
 
     /// Discards the version that was made when the file was opened if nothing changed since, and
     /// nothing can change without the layer.
-    fn drop_early(&self, cx: &Cx<'_>) -> Result<()> {
-        let Some((set, number)) = self.early.lock().take() else { return Ok(()) };
-        if self.core.upcalls.get().is_some_and(|upcalls| upcalls.maybe_mapped().contains(&self.inode.id)) {
+    fn drop_early(&mut self, cx: &Cx<'_>, session: &Session) -> Result<()> {
+        let Some((set, number)) = self.early.get_mut().take() else { return Ok(()) };
+        // Mappings can't be told while the file is open for writing.
+        self.lower = self.vnode.open(cx, OpenFlags::RDONLY)?;
+        let head = self.head();
+        head.look_for_mappings(cx, session)?;
+        if head.is_written_unseen(session) {
             return Ok(());
         }
         let mut locked = set.lock(&self.core, cx)?;
-        let is_newest = locked.index().newest().is_some_and(|newest| newest.number == number);
-        let Some(entry) = locked.file(cx, Letter::Full, number)?.filter(|_| is_newest) else { return Ok(()) };
+        let versions = &locked.index().versions;
+        let is_newest = versions.keys().next_back() == Some(&number);
+        // Blocks can be added to sparse versions only.
+        let older = versions.range(..number).next_back().map(|(_, older)| older.letter);
+        let is_needed = older.is_some_and(|older| older.depends_on_newer() && older != Letter::Sparse);
+        let Some(entry) = locked.file(cx, Letter::Full, number)?.filter(|_| is_newest && !is_needed) else {
+            return Ok(());
+        };
         let old = entry.vnode.open(cx, OpenFlags::RDONLY)?;
-        let head = self.vnode.getattr(cx)?;
-        if entry.attr.size != head.size || !is_same(cx, &*old, &*self.lower, entry.attr.size)? {
+        let now = self.vnode.getattr(cx)?;
+        if entry.attr.size != now.size || !is_same(cx, &*old, &*self.lower, now.size)? {
             return Ok(());
         }
+        locked.reseal_before(cx, number, &Stamp::of(&now))?;
         locked.append(cx, &[Record::Discarded(number)])?;
-        locked.remove(cx, Letter::Full, number)?;
-        locked.is_newest_again(cx, &Stamp::of(&head))
+        locked.remove(cx, Letter::Full, number)
     }
 
     /// Whether this open file makes versions.
@@ -480,6 +492,10 @@ impl VersionFile {
         }
         let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
         let changed = change(cx);
+        if changed.is_err() && Stamp::of(&self.vnode.getattr(&self.core.server(cx))?) != Stamp::of(&attr) {
+            // Part of it was made: such changes are not atomic on a full disk.
+            return changed;
+        }
         self.checked(cx, &mut session, made, changed)
     }
 }
@@ -497,7 +513,7 @@ impl OpenFile for VersionFile {
 
     fn bind(&self) {
         if !self.is_bound.swap(true, Ordering::Relaxed) {
-            self.inode.wait_session().bound += 1;
+            self.inode.bind(self.reads && self.mode != Mode::Reads);
         }
         self.lower.bind();
     }
@@ -673,7 +689,8 @@ pub(crate) fn below(file: &dyn OpenFile) -> &dyn OpenFile {
 impl Drop for VersionFile {
     fn drop(&mut self) {
         let cx = self.core.server(&Cx::internal(0, 0));
-        let mut session = self.inode.wait_session();
+        let inode = Arc::clone(&self.inode);
+        let mut session = inode.wait_session();
         if self.mode == Mode::Writes && session.writers == 1 {
             // Even if it fails the file is as after a kill: it has the old content.
             if let Err(errno) = self.head().end_delay(&cx, &mut session, &*self.lower) {
@@ -685,16 +702,18 @@ impl Drop for VersionFile {
                 }
             }
             self.head().seal(&cx, &mut session);
-            if let Err(errno) = self.drop_early(&cx) {
-                tracing::warn!(%errno, "file {}: can't compare a version with it", self.inode.id);
-            }
         }
         session.opens = session.opens.saturating_sub(1);
         session.writers = session.writers.saturating_sub(u32::from(self.mode == Mode::Writes));
         session.direct = session.direct.saturating_sub(u32::from(self.mode == Mode::Creates));
-        session.bound = session.bound.saturating_sub(u32::from(*self.is_bound.get_mut()));
+        if *self.is_bound.get_mut() {
+            self.inode.unbind();
+        }
         let is_last = self.mode == Mode::Writes && session.writers == 0;
-        drop(session);
+        if is_last && let Err(errno) = self.drop_early(&cx, &session) {
+            tracing::warn!(%errno, "file {}: can't compare a version with it", self.inode.id);
+        }
+        // With the session locked: the next writer stops it again.
         if is_last && let Some(upcalls) = self.core.upcalls.get() {
             upcalls.allow_passthrough(self.inode.id);
         }

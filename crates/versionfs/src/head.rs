@@ -11,8 +11,8 @@ use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage};
 use versionset::{Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, just_after};
 use vnode::{
-    Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags,
-    read_value,
+    Attr, Backing, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
+    XattrFlags, read_value,
 };
 
 /// Largest file that a thread which must not block copies, in bytes.
@@ -42,8 +42,8 @@ pub(crate) struct HeadSets {
 }
 
 impl Head<'_> {
-    /// Takes back a version whose change failed, and returns whether it is gone. After `EIO` it is
-    /// kept: part of the change may have been made.
+    /// Takes back a version whose change failed, and returns whether it is gone. It is kept after
+    /// `EIO`, and if the size has changed: part of the change was made.
     pub(crate) fn take_back(
         &self,
         cx: &Cx<'_>,
@@ -57,19 +57,23 @@ impl Head<'_> {
         }
         let server = self.core.server(cx);
         let Ok(mut locked) = made.set.lock(self.core, &server) else { return false };
-        if locked.index().newest().is_none_or(|newest| newest.number != made.number)
-            || locked.remove(&server, made.letter, made.number).is_err()
-        {
+        let newest = locked.index().newest().filter(|newest| newest.number == made.number);
+        let Some(before) = newest.map(|newest| Stamp { size: newest.size, mtime: newest.mtime }) else { return false };
+        if self.lower.kind() == Kind::Regular {
+            let Ok(attr) = self.lower.getattr(&server) else { return false };
+            let now = Stamp::of(&attr);
+            // A write that fails may have set the time.
+            let is_same = now == before || locked.reseal_before(&server, made.number, &now).is_ok();
+            if now.size != before.size || !is_same {
+                return false;
+            }
+        }
+        if locked.remove(&server, made.letter, made.number).is_err() {
             return false;
         }
         if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {
             // The record lacks its file, which the next use finds out.
             locked.reload();
-            return true;
-        }
-        let older = self.lower.getattr(&server).and_then(|attr| locked.is_newest_again(&server, &Stamp::of(&attr)));
-        if let Err(errno) = older {
-            tracing::warn!(%errno, "can't seal a version of {}", locked.set.stem.escape_ascii());
         }
         true
     }
@@ -310,8 +314,9 @@ impl Head<'_> {
         changes_data: bool,
     ) -> Result<Option<Made>> {
         let policy = self.policy(cx, attr)?;
-        // The kernel writes to the host file directly: no delta could be kept right.
-        let unseen = session.direct > 0;
+        self.look_for_mappings(cx, session)?;
+        // No delta could be kept right.
+        let unseen = self.is_written_unseen(session);
         let is_full = changes_data && policy.as_ref().is_some_and(|policy| policy.storage == Storage::Full);
         let made = if unseen || is_full {
             session.active = None;
@@ -357,6 +362,28 @@ impl Head<'_> {
         let head = Stamp::of(&self.lower.getattr(&server)?);
         let writer = locked.activate(&server, number, &head)?;
         session.active = writer.map(|writer| Active { set: Arc::clone(set), number, writer });
+        Ok(())
+    }
+
+    /// Whether programs may write to the head without the layer: the kernel does the I/O of the one
+    /// that created the file, and mappings of the host file outlive their open files. Then no
+    /// version may depend on the head.
+    pub(crate) fn is_written_unseen(&self, session: &Session) -> bool {
+        session.direct > 0 || self.inode.may_be_mapped()
+    }
+
+    /// Finds out whether programs still have the host file mapped for writing. While the file is
+    /// open for writing, that can't be told.
+    pub(crate) fn look_for_mappings(&self, cx: &Cx<'_>, session: &Session) -> Result<()> {
+        if !self.inode.may_be_mapped() || session.writers > 0 || session.direct > 0 {
+            return Ok(());
+        }
+        let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
+        let upcalls = self.core.upcalls.get();
+        let is_unused = |backing: Backing<'_>| upcalls.is_some_and(|it| it.is_host_file_unused(backing.file, true));
+        if file.backing().is_none_or(is_unused) {
+            self.inode.is_unmapped();
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use crate::set::Made;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
 use vnode::{Cx, MAY_BLOCK, Name, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
@@ -56,6 +56,13 @@ pub(crate) struct Inode {
     delayed: AtomicU64,
     /// The modification time that users see meanwhile.
     delayed_time: Mutex<Time>,
+    /// Open files of which the kernel does the I/O, readers included. A new mapping uses the host
+    /// file, too. Not in the session: the server counts one while it has a lock that it needs for
+    /// [`vnode::Upcalls::stop_passthrough`], which is called with the session locked.
+    bound: AtomicU32,
+    /// Whether programs may have mapped the host file for writing. Such a mapping bypasses the
+    /// layer, and outlives its open file.
+    may_be_mapped: AtomicBool,
     session: Mutex<Session>,
 }
 
@@ -70,6 +77,8 @@ impl Inode {
             burial: Mutex::default(),
             delayed: AtomicU64::new(u64::MAX),
             delayed_time: Mutex::new(Time::default()),
+            bound: AtomicU32::new(0),
+            may_be_mapped: AtomicBool::new(false),
             session: Mutex::new(Session::default()),
         }
     }
@@ -147,6 +156,35 @@ impl Inode {
     /// Ends the delay.
     pub(crate) fn delay_is_over(&self) {
         self.delayed.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The kernel does the I/O of an open file from now on. With `maps`, programs can map the host
+    /// file for writing through it.
+    pub(crate) fn bind(&self, maps: bool) {
+        self.bound.fetch_add(1, Ordering::AcqRel);
+        if maps {
+            self.may_be_mapped.store(true, Ordering::Release);
+        }
+    }
+
+    /// An open file of which the kernel did the I/O was closed.
+    pub(crate) fn unbind(&self) {
+        self.bound.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether the kernel does the I/O of an open file.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether programs may have mapped the host file for writing.
+    pub(crate) fn may_be_mapped(&self) -> bool {
+        self.may_be_mapped.load(Ordering::Acquire)
+    }
+
+    /// No program has the host file mapped for writing.
+    pub(crate) fn is_unmapped(&self) {
+        self.may_be_mapped.store(false, Ordering::Release);
     }
 
     /// Locks the state of the open files, and waits for that.

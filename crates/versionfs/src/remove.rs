@@ -15,7 +15,7 @@ use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, Vnode};
 pub(crate) enum Fate {
     /// The inode itself becomes the version.
     Kept,
-    /// A program writes to it: a copy becomes the version.
+    /// A program may write to it: a copy becomes the version.
     Copied,
     /// It has other names, so nothing is lost.
     Named,
@@ -127,7 +127,8 @@ impl VersionVnode {
         if self.head().is_droppable(cx, &attr)? {
             return Ok(Removal { fate: Fate::Dropped, attr, made: None, session });
         }
-        if session.writers == 0 && session.direct == 0 {
+        self.head().look_for_mappings(cx, &session)?;
+        if session.writers == 0 && !self.head().is_written_unseen(&session) {
             return Ok(Removal { fate: Fate::Kept, attr, made: None, session });
         }
         let mut made = None;

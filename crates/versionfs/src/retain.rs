@@ -6,6 +6,7 @@
 use crate::blocks::VolumeBlocks;
 use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
+use crate::head::Head;
 use crate::set::{Locked, Set, read_block_id};
 use std::sync::Arc;
 use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
@@ -241,6 +242,17 @@ impl Core {
         let is_written = session.as_ref().is_some_and(|session| session.writers > 0);
         if !waits && ((is_newest && is_written) || (gives && size > MAX_WAITING)) {
             return Ok(false);
+        }
+        if is_newest
+            && gives
+            && let Some(((lower, inode), session)) = head.as_ref().zip(inode.as_ref()).zip(session.as_ref())
+        {
+            // Older versions would depend on bytes that change unseen.
+            let head = Head { core: self, lower, inode };
+            head.look_for_mappings(server, session)?;
+            if head.is_written_unseen(session) {
+                return if waits { Err(Errno::BUSY) } else { Ok(false) };
+            }
         }
         if let Some(session) = &mut session {
             // The file that receives blocks may be replaced or removed. The next write finds out.

@@ -21,9 +21,6 @@ pub(crate) struct Session {
     pub(crate) writers: u32,
     /// Open files that are written without the layer: the kernel does their I/O.
     pub(crate) direct: u32,
-    /// Open files of which the kernel does the I/O, readers included. A new mapping uses the host
-    /// file, too.
-    pub(crate) bound: u32,
     /// The newest version, if it depends on the head: it receives the blocks before they are
     /// overwritten.
     pub(crate) active: Option<Active>,

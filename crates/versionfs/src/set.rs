@@ -709,18 +709,6 @@ impl Locked<'_> {
         self.state.seal = Some((number, Seal::Open));
     }
 
-    /// Makes the newest version take bytes from the head as it is now: a newer one was taken back.
-    /// A change that failed may have set the modification time.
-    pub(crate) fn is_newest_again(&mut self, cx: &Cx<'_>, head: &Stamp) -> Result<()> {
-        let Some((number, Letter::Sparse)) = self.dependent() else { return Ok(()) };
-        let mut writer = self.reopen(cx, number)?;
-        if writer.seal() != Seal::Changed {
-            writer.set_seal(cx, Seal::Sealed(*head))?;
-        }
-        self.state.seal = Some((number, writer.seal()));
-        Ok(())
-    }
-
     fn reopen(&self, cx: &Cx<'_>, number: u64) -> Result<SparseWriter> {
         let entry = self.file(cx, Letter::Sparse, number)?.ok_or(Errno::IO)?;
         Sparse::reopen(cx, entry.vnode.open(cx, OpenFlags::RDWR)?, entry.attr.size)
@@ -739,6 +727,27 @@ impl Locked<'_> {
             Err(Errno::IO | Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Lets the version before `number`, which is about to go, take bytes from the head as it is
+    /// now: the head has the same bytes as when that version was sealed, but maybe another time.
+    pub(crate) fn reseal_before(&mut self, cx: &Cx<'_>, number: u64, head: &Stamp) -> Result<()> {
+        let Some((older, version)) = self.index().versions.range(..number).next_back() else { return Ok(()) };
+        let older = *older;
+        if version.letter != Letter::Sparse || version.cause.ends_head() {
+            return Ok(());
+        }
+        let mut writer = match self.reopen(cx, older) {
+            Ok(writer) => writer,
+            // Nobody can read that version.
+            Err(Errno::IO | Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        if writer.seal() != Seal::Changed {
+            writer.set_seal(cx, Seal::Sealed(*head))?;
+        }
+        self.state.seal = Some((older, writer.seal()));
+        Ok(())
     }
 
     /// Cuts a version off from a head that was changed unseen. Returns whether it may take bytes

@@ -103,6 +103,29 @@ fn what_was_changed_below_gets_a_version_of_its_own() {
 }
 
 #[test]
+fn versions_after_a_lost_one_can_be_discarded() {
+    for newest_first in [false, true] {
+        let (lower, layer) = changed();
+        change_below(&lower);
+        for byte in [b'c', b'd', b'e'] {
+            write(&layer, &[byte; 10], 0);
+        }
+        let third = version(&layer, 3).unwrap();
+        let order = if newest_first { [4, 3, 2] } else { [2, 3, 4] };
+        for number in order {
+            if number == 3 {
+                assert!(version(&layer, 3).unwrap() == third);
+            }
+            layer.root().control(&cx(), "versionfs.discard", format!("f {number}").as_bytes()).unwrap();
+            assert_eq!(version(&layer, 1), Err(Errno::IO), "{number}");
+        }
+        write(&layer, b"f", 0);
+        assert_eq!(version(&layer, 1), Err(Errno::IO));
+        assert!(version(&layer, 5).unwrap().starts_with(b"eee"));
+    }
+}
+
+#[test]
 fn a_conversion_does_not_take_bytes_of_another_head() {
     for storage in ["full", "compress", "sparse-compress", "delta", "text", "blocks"] {
         let (lower, before) = changed();

@@ -9,6 +9,7 @@ use crate::encode::{Newer, encode};
 use crate::index::Index;
 use crate::names::{Letter, new_version_name, version_name};
 use crate::reconstruct::{Members, Source, Stored, open_version};
+use crate::seal::Seal;
 use crate::sparse::Sparse;
 use crate::store::{StoreFiles, replace};
 use core::cell::Cell;
@@ -42,6 +43,10 @@ pub fn absorb(
         }
         let stored = files.header(cx, version.letter, *number)?.ok_or(Errno::IO)?;
         let Some(base) = stored.base else { continue };
+        if version.letter == Letter::Sparse && files.seal(cx, *number)? == Seal::Changed {
+            // What it lacks is lost.
+            continue;
+        }
         // After interrupted discardings, versions may refer to one beyond the next. Of two such
         // versions, the older never refers to a newer one than the other does. So the search ends
         // at the first that refers to one before the discarded.
