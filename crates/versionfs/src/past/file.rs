@@ -35,7 +35,14 @@ struct Open {
 
 /// A descriptor of an open past file.
 #[derive(Debug)]
-struct Opened(Arc<Open>);
+pub(crate) struct Opened(Arc<Open>);
+
+impl Opened {
+    /// Returns the file that contains the bytes as they are, if there is one.
+    pub(crate) fn plain(&self) -> Option<&dyn OpenFile> {
+        self.0.plain.as_deref()
+    }
+}
 
 impl PastFile {
     pub(crate) fn new(core: &Arc<Core>, id: u64, body: Body) -> Self {
