@@ -20,6 +20,8 @@ DIVERT=${DIVERT:-0}
 program=$PREFIX/bin/strata
 built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
+# The program and its other names, which are links to it.
+commands=(strata unionctl uniondbg usenetctl versionctl snapmerge)
 
 for dir in "$PREFIX" "$SBINDIR"; do
 	# The helpers are links to the program's absolute path.
@@ -172,13 +174,9 @@ do_install() {
 	install -m 755 "$built" "$DESTDIR$program.new"
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
-	ln -sfn strata "$DESTDIR$PREFIX/bin/unionctl"
-	ln -sfn strata "$DESTDIR$PREFIX/bin/uniondbg"
-	ln -sfn strata "$DESTDIR$PREFIX/bin/usenetctl"
-	ln -sfn strata "$DESTDIR$PREFIX/bin/versionctl"
+	for name in "${commands[@]:1}"; do ln -sfn strata "$DESTDIR$PREFIX/bin/$name"; done
 	# fsck(8) searches /sbin.
 	for name in fsck.unionfs fsck.versionfs; do ln -sfn "$program" "$DESTDIR$SBINDIR/$name"; done
-	ln -sfn strata "$DESTDIR$PREFIX/bin/snapmerge"
 	pages=$(mktemp -d)
 	"$built" man "$pages"
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
@@ -187,12 +185,15 @@ do_install() {
 	# The header for layers in C.
 	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
 	install_library
-	"$built" completions bash >"$DESTDIR$PREFIX/share/bash-completion/completions/strata"
-	"$built" completions zsh >"$DESTDIR$PREFIX/share/zsh/site-functions/_strata"
-	"$built" completions fish >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
+	for name in "${commands[@]}"; do
+		"$built" completions bash "$name" >"$DESTDIR$PREFIX/share/bash-completion/completions/$name"
+		"$built" completions zsh "$name" >"$DESTDIR$PREFIX/share/zsh/site-functions/_$name"
+		"$built" completions fish "$name" >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/$name.fish"
+	done
 	note "Installed $DESTDIR$program, and ${helpers[*]} in $DESTDIR$SBINDIR."
 	if [[ -n $DESTDIR ]] || in_system_sbin; then
 		note "Try: mount -t unionfs -o dirs=CHANGES=rw:BASE=ro none DIR; man mount.unionfs"
+		note "Or:  mount -t versionfs DIR MNT; versionctl log FILE; man versionctl"
 	else
 		note "mount(8) looks for helpers in /sbin only: call a helper by its full name."
 		note "Try: $SBINDIR/mount.unionfs none DIR -o dirs=CHANGES=rw:BASE=ro"
@@ -212,14 +213,15 @@ do_uninstall() {
 		if is_ours "$DESTDIR$SBINDIR/$name"; then rm -f "$DESTDIR$SBINDIR/$name"; fi
 		rm -f "$DESTDIR$man/man8/$name.8"
 	done
-	for name in unionctl uniondbg usenetctl versionctl snapmerge; do
+	for name in "${commands[@]:1}"; do
 		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
 	done
-	rm -f "$DESTDIR$program" "$DESTDIR$man"/man1/{strata,unionctl,uniondbg,usenetctl,versionctl,snapmerge}{,-*}.1 \
-		"$DESTDIR$PREFIX/include/strata_layer.h" \
-		"$DESTDIR$PREFIX/share/bash-completion/completions/strata" \
-		"$DESTDIR$PREFIX/share/zsh/site-functions/_strata" \
-		"$DESTDIR$PREFIX/share/fish/vendor_completions.d/strata.fish"
+	for name in "${commands[@]}"; do
+		rm -f "$DESTDIR$man/man1/$name"{,-*}.1 "$DESTDIR$PREFIX/share/bash-completion/completions/$name" \
+			"$DESTDIR$PREFIX/share/zsh/site-functions/_$name" \
+			"$DESTDIR$PREFIX/share/fish/vendor_completions.d/$name.fish"
+	done
+	rm -f "$DESTDIR$program" "$DESTDIR$PREFIX/include/strata_layer.h"
 	if [[ -d $DESTDIR$PREFIX ]]; then library uninstall build; fi
 	note "Removed Strata from $DESTDIR$PREFIX and $DESTDIR$SBINDIR."
 }

@@ -300,6 +300,9 @@ enum Command {
     Completions {
         /// The shell.
         shell: Shell,
+        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl or snapmerge.
+        #[arg(default_value = "strata")]
+        command: String,
     },
     /// Write all manual pages into a directory.
     #[command(hide = true)]
@@ -400,11 +403,7 @@ fn execute(command: &Command) -> Exit {
         Command::Fsck { .. } => Ok(()),
         Command::Usenet { command } => usenetctl::execute(command),
         Command::Versions { command } => return versionctl::run_as_subcommand(command),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "strata", &mut script);
-            print(script)
-        }
+        Command::Completions { shell, command } => completions(*shell, command),
         Command::Man { dir } => write_pages(dir),
     };
     match done {
@@ -474,20 +473,38 @@ fn lower(mount: &Path, branch: Option<usize>, command: &[OsString]) -> Result<()
     print(lines.collect::<String>().as_bytes())
 }
 
+/// Returns the command lines of all programs but the mount helpers and checkers.
+fn commands() -> [clap::Command; 6] {
+    [
+        Cli::command(),
+        unionctl::command(),
+        uniondbg::command(),
+        usenetctl::command(),
+        versionctl::command(),
+        snapmerge::command(),
+    ]
+}
+
+/// Prints a completion script.
+fn completions(shell: Shell, name: &str) -> Result<(), Failure> {
+    let unknown = || Failure::usage(format!("{name}: no completions for it; see strata completions --help"));
+    let mut command = commands().into_iter().find(|command| command.get_name() == name).ok_or_else(unknown)?;
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    print(script)
+}
+
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
-    clap_mangen::generate_to(Cli::command(), dir).map_err(refuse)?;
-    clap_mangen::generate_to(unionctl::command(), dir).map_err(refuse)?;
-    clap_mangen::generate_to(uniondbg::command(), dir).map_err(refuse)?;
-    clap_mangen::generate_to(usenetctl::command(), dir).map_err(refuse)?;
-    clap_mangen::generate_to(versionctl::command(), dir).map_err(refuse)?;
+    for command in commands() {
+        clap_mangen::generate_to(command, dir).map_err(refuse)?;
+    }
     let mut page = Vec::new();
     clap_mangen::Man::new(fsck::command()).section("8").render(&mut page).map_err(refuse)?;
     std::fs::write(dir.join("fsck.unionfs.8"), page).map_err(refuse)?;
     let mut page = Vec::new();
     clap_mangen::Man::new(fsck_versionfs::command()).section("8").render(&mut page).map_err(refuse)?;
     std::fs::write(dir.join("fsck.versionfs.8"), page).map_err(refuse)?;
-    clap_mangen::generate_to(snapmerge::command(), dir).map_err(refuse)?;
     for kind in Type::all() {
         std::fs::write(dir.join(format!("mount.{}.8", kind.name())), man::page(kind)).map_err(refuse)?;
     }

@@ -387,3 +387,41 @@ fn versions_are_pinned_annotated_and_discarded() {
     assert_eq!(stage.status(&["cat", "f", "1"]).code, 1);
     assert_eq!(stage.done(&["cat", "f", "2"]), "2\n");
 }
+
+/// A directory that was removed and restored is a new one: its history is that of the old one.
+#[test]
+fn a_restored_directory_has_the_states_it_had_before() {
+    let stage = Stage::new();
+    stage.shell("mkdir d; echo first > d/f");
+    stage.done(&["tag", "begin"]);
+    stage.shell("echo second > d/f; touch later; rm -r d");
+    stage.done(&["restore", "d"]);
+    assert_eq!(read("/mnt/at/d/f"), "second\n");
+
+    let log = stage.done(&["log", "d/f"]);
+    let lines: Vec<_> = log.lines().collect();
+    assert!(lines.len() == 4 && lines[1].starts_with("head"), "{log}");
+    assert!(lines[2..].iter().all(|line| line.contains("in the directory removed at ")), "{log}");
+    let former = &stage.json(&["log", "--json", "d/f"])["former"][0];
+    assert!(former["path"] == "d/f" && former["directory_removed"].is_string(), "{former}");
+    assert_eq!(former["versions"].as_array().unwrap().len(), 2);
+
+    assert_eq!(stage.done(&["cat", "d/f", "begin"]), "first\n");
+    let diff = stage.status(&["diff", "d/f", "begin"]);
+    assert!(diff.code == 1 && diff.text().ends_with("-first\n+second\n"), "{}", diff.text());
+    stage.done(&["restore", "d", "--at", "begin"]);
+    assert_eq!(read("/mnt/at/d/f"), "first\n");
+    stage.done(&["restore", "d/f", "head"]);
+
+    // Removed, it comes back as it was then, and not as it was when it was removed.
+    stage.shell("echo third > d/f; rm -r d");
+    assert!(stage.done(&["restore", "-n", "d", "--at", "begin"]).starts_with("d/f: would restore"));
+    stage.done(&["restore", "d", "--at", "begin", "--to", "copy"]);
+    stage.done(&["restore", "d/f", "--at", "begin"]);
+    assert_eq!((&*read("/mnt/at/d/f"), &*read("/mnt/at/copy/f")), ("first\n", "first\n"));
+
+    for words in [&["cat", "later", "begin"][..], &["restore", "copy", "--at", "begin"]] {
+        let refused = stage.status(words);
+        assert!(refused.code == 1 && refused.err.contains("it did not exist at"), "{}", refused.err);
+    }
+}

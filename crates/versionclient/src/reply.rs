@@ -4,6 +4,7 @@
 //! are a backslash and three octal digits.
 
 use jiff::Timestamp;
+use rustix::fs::FileType;
 
 /// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,19 @@ impl Kind {
 
     fn parse(word: &[u8]) -> Option<Self> {
         Self::WORDS.into_iter().find(|(_, name)| name.as_bytes() == word).map(|(kind, _)| kind)
+    }
+
+    /// Returns the kind for a type of system calls.
+    #[must_use]
+    pub fn of(kind: FileType) -> Self {
+        match kind {
+            FileType::RegularFile => Self::File,
+            FileType::Directory => Self::Directory,
+            FileType::Symlink => Self::Symlink,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            _ => Self::Device,
+        }
     }
 
     /// Returns the word for the kind in replies.

@@ -6,6 +6,7 @@ use crate::head::{Head, QUICK_COPY};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
+use crate::past;
 use crate::session::Session;
 use crate::set::{Made, Set};
 use core::any::Any;
@@ -534,11 +535,7 @@ impl OpenFile for VersionFile {
     }
 
     fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
-        let write = || match self.mode {
-            Mode::Reads => Err(Errno::BADF),
-            Mode::Creates if self.inode.session(cx)?.writers == 0 => self.lower.write(cx, data, offset),
-            Mode::Creates | Mode::Writes => self.write_seen(cx, data, offset),
-        };
+        let write = || self.put(cx, data, offset);
         let event = || Ok(Event::head(&self.head(), cx, Audited::Write)?.with_range(offset, 0));
         self.core.audited(cx, event, write, |written, event| {
             event.range = (self.offset_of(cx, offset, *written), *written as u64);
@@ -634,8 +631,24 @@ impl VersionFile {
         self.change(cx, Cause::Fallocate, range, is_same, |cx| self.lower.fallocate(cx, mode, offset, len))
     }
 
+    fn put(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
+        match self.mode {
+            Mode::Reads => Err(Errno::BADF),
+            Mode::Creates if self.inode.session(cx)?.writers == 0 => self.lower.write(cx, data, offset),
+            Mode::Creates | Mode::Writes => self.write_seen(cx, data, offset),
+        }
+    }
+
     fn copy_seen(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         let source = settled(cx, source)?;
+        if source.as_any().is::<past::Opened>() {
+            // Reading it locks the head of its set, which may be this file. A short copy is one
+            // change, as a write is.
+            let mut data = vec![0; usize::try_from(len).unwrap_or(CHUNK).min(CHUNK)];
+            let count = read_full(cx, source, &mut data, source_offset)?;
+            data.truncate(count);
+            return if data.is_empty() { Ok(0) } else { self.put(cx, &data, offset).map(|written| written as u64) };
+        }
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
         let is_same = |cx: &Cx<'_>, _| self.has_already(cx, offset, len, Some((source, source_offset)));
         let copy = |cx: &Cx<'_>| self.lower.copy_from(cx, offset, source, source_offset, len);
@@ -644,6 +657,9 @@ impl VersionFile {
 
     fn reflink_seen(&self, cx: &Cx<'_>, source: &dyn OpenFile) -> Result<()> {
         let source = settled(cx, source)?;
+        if source.as_any().is::<past::Opened>() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let is_same = |cx: &Cx<'_>, size: u64| {
             let is_longer = read_full(&self.core.server(cx), source, &mut [0], size)? > 0;
             let on_change = self.core.options.copy_on == CopyOn::Change;
@@ -681,8 +697,11 @@ fn settled<'a>(cx: &Cx<'_>, file: &'a dyn OpenFile) -> Result<&'a dyn OpenFile> 
     Ok(below(file))
 }
 
-/// Returns the lower open file of an argument, if it is one of this layer.
+/// Returns the lower open file of an argument, if it is one of this layer that has one.
 pub(crate) fn below(file: &dyn OpenFile) -> &dyn OpenFile {
+    if let Some(version) = file.as_any().downcast_ref::<past::Opened>() {
+        return version.plain().unwrap_or(file);
+    }
     file.as_any().downcast_ref::<VersionFile>().map_or(file, |file| &**file.lower())
 }
 

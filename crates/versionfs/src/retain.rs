@@ -46,7 +46,7 @@ impl Locked<'_> {
         let mut infos = Vec::with_capacity(self.index().versions.len());
         for version in self.index().versions.values() {
             let stored = self.stored(cx, version)?;
-            infos.push(info(version, stored, tags));
+            infos.push(info(self.set, version, stored, tags));
         }
         Ok(infos)
     }
@@ -76,13 +76,13 @@ impl Locked<'_> {
     }
 }
 
-fn info(version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
+fn info(set: &Set, version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     VersionInfo {
         number: version.number,
         born: crate::policy::nanos(version.born),
         died: crate::policy::nanos(version.died),
         stored,
-        pinned: version.flags.pinned,
+        pinned: version.flags.pinned || set.is_read(version.number),
         landmark: version.flags.landmark,
         tagged: tags.iter().any(|tag| (version.born..version.died).contains(tag)),
     }
@@ -192,7 +192,7 @@ impl Core {
         // Without a limit on space, the files need not be looked at: a version would take longer
         // the more there are.
         let infos = match policy.space {
-            Range::ALL => index.versions.values().map(|version| info(version, 0, &tags)).collect(),
+            Range::ALL => index.versions.values().map(|version| info(locked.set, version, 0, &tags)).collect(),
             _ => locked.infos(server, &tags)?,
         };
         let decision = decide(policy, &infos, now);

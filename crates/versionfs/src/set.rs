@@ -45,6 +45,42 @@ pub(crate) struct Set {
     /// The file's name, if it is not the stem.
     name: Option<Box<[u8]>>,
     state: Mutex<State>,
+    /// How many open files read each version.
+    readers: Mutex<HashMap<u64, u32>>,
+}
+
+/// A version that is being read. No policy discards it: a program that copies an old version to the
+/// head makes a version by that, which may exceed a maximum.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    set: Arc<Set>,
+    number: u64,
+}
+
+impl Reader {
+    pub(crate) fn new(set: &Arc<Set>, number: u64) -> Self {
+        *set.readers.lock().entry(number).or_default() += 1;
+        Self { set: Arc::clone(set), number }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut readers = self.set.readers.lock();
+        if let Some(count) = readers.get_mut(&self.number) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&self.number);
+            }
+        }
+    }
+}
+
+impl Set {
+    /// Whether a program is reading a version.
+    pub(crate) fn is_read(&self, number: u64) -> bool {
+        self.readers.lock().contains_key(&number)
+    }
 }
 
 impl fmt::Debug for Set {
@@ -108,7 +144,7 @@ impl Core {
     fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
         let home_inode = self.inodes.get(home.id());
         let blocks = Arc::clone(&self.blocks);
-        Set { home, home_inode, blocks, is_link, stem, name, state: Mutex::default() }
+        Set { home, home_inode, blocks, is_link, stem, name, state: Mutex::default(), readers: Mutex::default() }
     }
 }
 

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
-use vnode::Layer as _;
+use vnode::{Layer as _, OpenFlags};
 
 const STORAGES: [&str; 7] = ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"];
 
@@ -172,6 +172,38 @@ fn limits_apply_when_a_version_is_made() {
         verify(&lower, b"file", &story.expected);
     }
     assert_eq!(index(&lower, b"file").versions.len(), 3);
+}
+
+/// `versionctl restore` of the oldest version makes a version: the limit must not take the bytes
+/// that it is copying.
+#[test]
+fn a_version_that_is_read_is_not_discarded() {
+    for storage in ["full", "sparse"] {
+        let lower = MemFs::new();
+        let layer = mount(&lower, &config(storage, "number = \"..2\""));
+        drop(layer.root().create(&cx(), name(b"file"), 0o600, OpenFlags::RDWR).unwrap());
+        let write = |byte: u8| {
+            let head = layer.root().lookup(&cx(), name(b"file")).unwrap().unwrap().vnode;
+            let head = head.open(&cx(), OpenFlags::RDWR).unwrap();
+            assert_eq!(head.write(&cx(), &[byte; 10_000], 0).unwrap(), 10_000);
+        };
+        (0..3).for_each(write);
+        let versions = || index(&lower, b"file").versions.into_keys().collect::<Vec<_>>();
+        assert_eq!(versions(), [2, 3]);
+
+        let token = layer.root().control(&cx(), "versionfs.open", b"file 2").unwrap();
+        let oldest = layer.root().lookup(&cx(), name(token.trim_ascii_end())).unwrap().unwrap().vnode;
+        let reader = oldest.open(&cx(), OpenFlags::RDONLY).unwrap();
+        write(3);
+        assert!(control(&layer, "versionfs.clean").unwrap().contains("discarded 1"));
+        assert_eq!(versions(), [2, 4], "the open one stays, and counts");
+        let mut bytes = [9; 10_000];
+        assert_eq!(versionset::read_full(&cx(), &*reader, &mut bytes, 0), Ok(10_000));
+        assert_eq!(bytes, [0; 10_000]);
+        drop((reader, oldest));
+        write(4);
+        assert_eq!(versions(), [4, 5]);
+    }
 }
 
 #[test]

@@ -591,3 +591,31 @@ fn an_interrupted_rename_confuses_no_versions() {
     }
     assert!(without_birth >= 18, "{without_birth}");
 }
+
+/// `cp 'a;1' a` copies by copy_file_range. The bytes of the version come from the head.
+#[test]
+fn a_version_is_copied_over_its_own_head() {
+    let (first, second) = ([b"1".repeat(10_000), b"same".repeat(60_000)].concat(), b"2".repeat(10_000));
+    let (_mem, fs) = fresh(&first);
+    get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), &second, 0).unwrap();
+    let source = opened(&fs, "a 1").open(&cx(), OpenFlags::RDONLY).unwrap();
+    let head = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR.with_trunc()).unwrap();
+
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let size = first.len() as u64;
+    std::thread::spawn(move || {
+        let mut done = 0;
+        while done < size {
+            match head.copy_from(&cx(), done, &*source, done, size).unwrap() {
+                0 => break,
+                copied => done += copied,
+            }
+        }
+        sender.send((done, head.reflink_from(&cx(), &*source))).unwrap();
+    });
+    let (copied, reflinked) = receiver.recv_timeout(Duration::from_secs(20)).expect("the copy waits for itself");
+    assert_eq!((copied, reflinked), (size, Err(Errno::OPNOTSUPP)));
+    assert!(read(&get(&fs.root(), b"a")) == first && version(&fs.root(), "a", 1) == first);
+    let changed = version(&fs.root(), "a", 2);
+    assert!(changed[..10_000] == second && changed[10_000..] == first[10_000..]);
+}

@@ -2,14 +2,14 @@
 
 use super::client::Dir;
 use super::history::{Filter, Then, then};
-use super::place::Place;
+use super::place::{Past, Place, is_same, past};
 use super::text::{shown, uid_of};
 use super::when::{self, FORMS, When};
 use crate::exit::Failure;
 use clap::Args;
 use jiff::{Timestamp, Zoned};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use versionclient::{List, Version};
 
 /// The present time, in the user's time zone.
@@ -126,9 +126,11 @@ pub(crate) fn instant(text: &str, dir: &Dir, now: &Now) -> Result<Timestamp, Fai
 }
 
 /// What an argument selects.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Chosen {
     Version(Box<Version>),
+    /// What had the path at a time, in directories that have been replaced since.
+    Past(Box<Past>),
     Head,
 }
 
@@ -150,12 +152,19 @@ pub(crate) fn choose(place: &Place, list: &List, text: &str, now: &Now) -> Resul
         When::Time(time) => time,
         When::Tag(tag) => tag_time(&place.dir, &tag)?,
     };
-    match then(list, time) {
-        Then::Was(version) => Ok(Chosen::Version(Box::new(version.clone()))),
-        Then::Present => Ok(Chosen::Head),
-        Then::Absent => Err(Failure::usage(format!(
-            "{path}: it did not exist at {}, or the version was discarded",
-            when::local(time, &now.0)
-        ))),
+    let known = then(list, time);
+    if let Then::Was(version) = known {
+        return Ok(Chosen::Version(Box::new(version.clone())));
     }
+    // The versions of this name don't say when it got its first content, or what the directory was
+    // before it was removed and created again.
+    let Some(past) = past(&place.path(), time)? else { return Err(absent(&place.path(), time, now)) };
+    let head = place.dir.stat(&place.name)?.filter(|_| known == Then::Present);
+    Ok(if head.is_some_and(|head| is_same(&past.stat, &head)) { Chosen::Head } else { Chosen::Past(Box::new(past)) })
+}
+
+/// Returns the failure for a file that was not there at a time.
+pub(crate) fn absent(path: &Path, time: Timestamp, now: &Now) -> Failure {
+    let (path, time) = (shown(path), when::local(time, &now.0));
+    Failure::usage(format!("{path}: it did not exist at {time}, or the version was discarded; see versionctl log"))
 }

@@ -238,9 +238,10 @@ fn failure(path: &Path, word: &str, error: Error) -> Failure {
         Error::Refused(Errno::ACCESS) => {
             Failure::usage(format!("{name}: you may not read old versions of it; see versionctl policy explain"))
         }
-        Error::Refused(Errno::PERM) => {
-            Failure::usage(format!("{name}: you may not change its versions; see versionctl policy explain"))
-        }
+        Error::Refused(Errno::PERM) => Failure::usage(format!(
+            "{name}: you may not change its versions: only its owner and root may, unless the administrator forbids it; \
+                 see versionctl policy explain"
+        )),
         Error::Refused(Errno::INVAL) => Failure::usage(format!("{name}: {command}: the server refused the arguments")),
         error => channel::failure(path, &command, error),
     }

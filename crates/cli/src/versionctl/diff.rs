@@ -1,9 +1,10 @@
 //! `versionctl diff` and `versionctl cat`.
 
 use super::args::{Chosen, Now, choose};
+use super::client::{self, Dir};
 use super::place::Place;
 use super::text::shown;
-use super::{client, when};
+use super::when;
 use crate::exit::{Exit, Failure};
 use crate::tool::print;
 use rustix::fs::{Mode, OFlags};
@@ -36,6 +37,7 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
     let (old, new) = (load(&place, &list, &from)?, load(&place, &list, &to)?);
     let title = |chosen: &Chosen| match chosen {
         Chosen::Version(v) => format!("{}\tversion {}, until {}", shown(path), v.number, when::local(v.died, &now.0)),
+        Chosen::Past(past) => format!("{}\tas of {}", shown(path), when::local(past.time, &now.0)),
         Chosen::Head if list.set.head == Kind::None => "/dev/null".to_owned(),
         Chosen::Head => format!("{}\thead", shown(path)),
     };
@@ -61,12 +63,20 @@ fn newest(place: &Place, list: &List) -> Result<Chosen, Failure> {
 pub(crate) fn open(place: &Place, chosen: &Chosen) -> Result<File, Failure> {
     match chosen {
         Chosen::Version(version) => Ok(place.dir.version(&place.name, version)?.into()),
-        Chosen::Head => {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-            let opened = rustix::fs::openat(&place.dir, &*place.name, flags, Mode::empty());
-            opened.map(File::from).map_err(|errno| client::at(&place.path(), errno))
-        }
+        Chosen::Past(past) => open_in(&past.dir, &past.name, place),
+        Chosen::Head => open_in(&place.dir, &place.name, place),
     }
+}
+
+fn open_in(dir: &Dir, name: &[u8], place: &Place) -> Result<File, Failure> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let opened = rustix::fs::openat(dir, name, flags, Mode::empty());
+    opened.map(File::from).map_err(|errno| client::at(&place.path(), errno))
+}
+
+fn link_target(dir: &Dir, name: &[u8], place: &Place) -> Result<Vec<u8>, Failure> {
+    let target = rustix::fs::readlinkat(dir, name, Vec::new());
+    target.map(std::ffi::CString::into_bytes).map_err(|errno| client::at(&place.path(), errno))
 }
 
 /// Returns the bytes of what is selected, those of a link's target, nothing for a removed head, or
@@ -74,16 +84,14 @@ pub(crate) fn open(place: &Place, chosen: &Chosen) -> Result<File, Failure> {
 fn load(place: &Place, list: &List, chosen: &Chosen) -> Result<Option<Vec<u8>>, Failure> {
     let kind = match chosen {
         Chosen::Version(version) => version.kind,
+        Chosen::Past(past) => Kind::of(past.kind()),
         Chosen::Head => list.set.head,
     };
     match (kind, chosen) {
         (Kind::None, _) => return Ok(Some(Vec::new())),
         (Kind::Symlink, Chosen::Version(version)) => return place.dir.link_target(&place.name, version).map(Some),
-        (Kind::Symlink, Chosen::Head) => {
-            let target = rustix::fs::readlinkat(&place.dir, &*place.name, Vec::new());
-            let target = target.map_err(|errno| client::at(&place.path(), errno))?;
-            return Ok(Some(target.into_bytes()));
-        }
+        (Kind::Symlink, Chosen::Past(past)) => return link_target(&past.dir, &past.name, place).map(Some),
+        (Kind::Symlink, Chosen::Head) => return link_target(&place.dir, &place.name, place).map(Some),
         (Kind::File, _) => {}
         _ => return Err(Failure::usage(format!("{}: a {}, not a file", shown(&place.path()), kind.word()))),
     }
@@ -152,6 +160,7 @@ pub(crate) fn cat(path: &Path, which: &str, now: &Now) -> Result<(), Failure> {
     let chosen = choose(&place, &list, which, now)?;
     let kind = match &chosen {
         Chosen::Version(version) => version.kind,
+        Chosen::Past(past) => Kind::of(past.kind()),
         Chosen::Head => list.set.head,
     };
     if kind == Kind::Symlink {

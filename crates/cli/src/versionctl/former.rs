@@ -1,7 +1,7 @@
 //! The names that a file had before it was renamed.
 
 use super::client::Dir;
-use super::place::Place;
+use super::place::{Place, earlier_lists};
 use jiff::Timestamp;
 use std::path::PathBuf;
 use versionclient::{Kind, List, Origin, Version};
@@ -13,6 +13,8 @@ const MAX_RENAMES: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Former {
     pub(crate) path: PathBuf,
+    /// When the directory was removed that the file was in, if it is not the present one.
+    pub(crate) removed: Option<Timestamp>,
     /// The versions that the file had under this name, oldest first.
     pub(crate) versions: Vec<Version>,
 }
@@ -40,10 +42,17 @@ pub(crate) fn former(place: &Place, list: &List) -> Vec<Former> {
         let (began, first) = life(&before.versions, newest.ends_head());
         start = began;
         let versions = before.versions.split_off(first);
-        found.push(Former { path: there.path_of(&origin.name), versions });
+        found.push(Former { path: there.path_of(&origin.name), removed: None, versions });
         (name, dir) = (origin.name, Some(there));
     }
     found
+}
+
+/// Finds the histories that the name had in directories that were removed, and created again or
+/// restored since: the latest one first.
+pub(crate) fn in_removed(place: &Place, list: &List) -> Vec<Former> {
+    let others = earlier_lists(place).into_iter().filter(|(_, other)| other.versions != list.versions);
+    others.map(|(time, other)| Former { path: place.path(), removed: Some(time), versions: other.versions }).collect()
 }
 
 /// Returns when the last file that had a name got it at the earliest, and the position of its first

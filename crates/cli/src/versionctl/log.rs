@@ -1,7 +1,7 @@
 //! `versionctl log`: the history of a file, or what happened in a directory.
 
 use super::args::{LogArgs, Now};
-use super::former::{Former, former};
+use super::former::{Former, former, in_removed};
 use super::history::{Filter, Found, walk};
 use super::place::{self, Place};
 use super::text::{columns, json_name, name, shown, user};
@@ -29,6 +29,7 @@ pub(crate) fn run(args: &LogArgs, now: &Now) -> Result<(), Failure> {
     let head = head.map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
     list.versions.retain(|version| filter.admits(version));
     let mut former = former(&place, &whole);
+    former.extend(in_removed(&place, &whole));
     former.iter_mut().for_each(|name| name.versions.retain(|version| filter.admits(version)));
     let text =
         if args.json { file_json(&place.path(), &list, head, &former) } else { file_text(&list, head, &former, now) };
@@ -93,14 +94,17 @@ fn file_text(list: &List, head: Option<u64>, former: &[Former], now: &Now) -> St
     }
     rows.extend(list.versions.iter().rev().map(|version| file_row(version, None, now)));
     for name in former {
-        rows.extend(name.versions.iter().rev().map(|version| file_row(version, Some(&name.path), now)));
+        rows.extend(name.versions.iter().rev().map(|version| file_row(version, Some(name), now)));
     }
     columns(&rows, &[2, 3])
 }
 
 /// Returns the row of a version. `former` is the name that the file had, if it was another one.
-fn file_row(version: &Version, former: Option<&Path>, now: &Now) -> Vec<String> {
-    let name = former.map(|path| format!("as {}", shown(path)));
+fn file_row(version: &Version, former: Option<&Former>, now: &Now) -> Vec<String> {
+    let name = former.map(|former| match former.removed {
+        None => format!("as {}", shown(&former.path)),
+        Some(time) => format!("in the directory removed at {}", local(time, &now.0)),
+    });
     let remarks = [name, Some(remarks(version)).filter(|words| !words.is_empty())];
     vec![
         version.number.to_string(),
@@ -148,9 +152,11 @@ fn version_json(version: &Version) -> Value {
 fn file_json(path: &Path, list: &List, head: Option<u64>, former: &[Former]) -> String {
     let all = |versions: &[Version]| versions.iter().rev().map(version_json).collect::<Vec<_>>();
     let versions = all(&list.versions);
-    let former = former
-        .iter()
-        .map(|name| json!({ "path": json_name(name.path.as_os_str().as_bytes()), "versions": all(&name.versions) }));
+    let former = former.iter().map(|name| {
+        let removed = name.removed.map(|time| time.to_string());
+        let path = json_name(name.path.as_os_str().as_bytes());
+        json!({ "path": path, "directory_removed": removed, "versions": all(&name.versions) })
+    });
     let former = Value::from_iter(former);
     let head = head.map(|size| json!({ "kind": list.set.head.word(), "size": size }));
     let path = json_name(path.as_os_str().as_bytes());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
-use versionclient::{escape, time_field};
+use versionclient::{List, Version, escape, time_field};
 
 /// Names the present state of the mount, or that at a time.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn tags(dir: &Path, json: bool, now: &Now) -> Result<(), Failure> {
 /// # Errors
 /// No such version, or no permission.
 pub(crate) fn pin(path: &Path, number: u64, on: bool) -> Result<(), Failure> {
-    let place = existing(path, &[number])?;
+    let (place, _) = existing(path, &[number])?;
     let word: &[u8] = if on { b"on" } else { b"off" };
     place.dir.command("pin", &place.name, &[number.to_string().as_bytes(), word]).map(|_| ())
 }
@@ -73,19 +73,19 @@ pub(crate) fn pin(path: &Path, number: u64, on: bool) -> Result<(), Failure> {
 /// # Errors
 /// No such version, or no permission.
 pub(crate) fn annotate(path: &Path, number: u64, text: &[u8]) -> Result<(), Failure> {
-    let place = existing(path, &[number])?;
+    let (place, _) = existing(path, &[number])?;
     place.dir.command("annotate", &place.name, &[number.to_string().as_bytes(), &escape(text)]).map(|_| ())
 }
 
 /// Finds the place of a file that has versions with these numbers.
-fn existing(path: &Path, numbers: &[u64]) -> Result<Place, Failure> {
+fn existing(path: &Path, numbers: &[u64]) -> Result<(Place, List), Failure> {
     // Listed once: a file may have 100,000 versions.
     let (place, list) = Place::with_history(path)?;
     let known: HashSet<u64> = list.versions.iter().map(|version| version.number).collect();
     if let Some(number) = numbers.iter().find(|number| !known.contains(number)) {
         return Err(Failure::usage(format!("{}: no version {number}; see versionctl log", shown(path))));
     }
-    Ok(place)
+    Ok((place, list))
 }
 
 /// Discards versions for good. Asks on a terminal.
@@ -93,7 +93,12 @@ fn existing(path: &Path, numbers: &[u64]) -> Result<Place, Failure> {
 /// # Errors
 /// No such version, no permission, or the answer is no.
 pub(crate) fn discard(path: &Path, numbers: &[u64], yes: bool) -> Result<(), Failure> {
-    let place = existing(path, numbers)?;
+    let (place, list) = existing(path, numbers)?;
+    let is_pinned = |version: &&Version| version.flags.contains('p') && numbers.contains(&version.number);
+    if let Some(pinned) = list.versions.iter().find(is_pinned) {
+        let (path, number) = (shown(path), pinned.number);
+        return Err(Failure::usage(format!("{path}: version {number} is pinned; versionctl unpin {path} {number}")));
+    }
     let count = if numbers.len() == 1 { "1 version".to_owned() } else { format!("{} versions", numbers.len()) };
     if !yes && std::io::stdin().is_terminal() && !agreed(&format!("{}: discard {count} for good?", shown(path))) {
         return Err(Failure::usage("nothing was discarded"));

@@ -3,7 +3,10 @@
 use super::client::{Dir, at};
 use super::text::shown;
 use crate::exit::Failure;
+use jiff::Timestamp;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -89,6 +92,102 @@ impl Place {
         found
             .ok_or_else(|| Failure::usage(format!("{}: no such directory, and no versions of it", shown(&self.path()))))
     }
+}
+
+/// What a path led to at a time, whatever the directories above it are now.
+#[derive(Debug)]
+pub(crate) struct Past {
+    /// The directory as it was, and the name in it.
+    pub(crate) dir: Dir,
+    pub(crate) name: Vec<u8>,
+    pub(crate) stat: Stat,
+    pub(crate) time: Timestamp,
+}
+
+impl Past {
+    pub(crate) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+}
+
+/// Whether two states of a file have the same attributes, so that the content is not compared.
+pub(crate) fn is_same(one: &Stat, other: &Stat) -> bool {
+    let facts = |stat: &Stat| {
+        let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime);
+        (stat.st_mode & !0o6000, stat.st_uid, stat.st_gid, stat.st_size, times)
+    };
+    facts(one) == facts(other)
+}
+
+/// Opens the nearest directory above a path that exists now.
+///
+/// # Errors
+/// Those of open(2).
+pub(crate) fn nearest(path: &Path) -> Result<Dir, Failure> {
+    let path = named(path)?;
+    let mut above = path.parent().into_iter().flat_map(Path::ancestors);
+    let found =
+        above.find_map(|above| Dir::open(if above.as_os_str().is_empty() { Path::new(".") } else { above }).ok());
+    found.ok_or_else(|| at(&path, Errno::NOENT))
+}
+
+/// Finds what a path led to at a time: from the highest directory of the mount, as it was then.
+///
+/// # Errors
+/// Not on versionfs, or no permission.
+pub(crate) fn past(path: &Path, time: Timestamp) -> Result<Option<Past>, Failure> {
+    let path = named(path)?;
+    // Only symbolic links before the last name are followed, and what was removed has none.
+    let (mut above, mut names) = (path.as_path(), Vec::new());
+    let above = loop {
+        let name = above.file_name().map(|name| name.as_bytes().to_vec());
+        above = above.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        names.extend(name);
+        match above.canonicalize() {
+            Ok(above) => break above,
+            Err(_) if above != Path::new(".") && above != Path::new("/") => {}
+            Err(error) => return Err(at(above, Errno::from_io_error(&error).unwrap_or(Errno::IO))),
+        }
+    };
+    let wanted = names.iter().rev().fold(above.clone(), |path, name| path.join(OsStr::from_bytes(name)));
+    let top = match rustix::fs::lstat(&wanted) {
+        Ok(found) if rustix::fs::stat(&above).is_ok_and(|stat| stat.st_dev != found.st_dev) => Dir::open(&wanted),
+        _ => highest(&above),
+    };
+    let top = top.map_err(|errno| at(&wanted, errno))?;
+    let mut parts: Vec<_> = wanted.strip_prefix(&top.path).unwrap_or(Path::new("")).iter().collect();
+    let name = parts.pop().unwrap_or(OsStr::new(".")).as_bytes().to_vec();
+    let mut dir = top.at(time)?;
+    for part in parts {
+        dir = match dir.child(part.as_bytes()) {
+            Ok(below) => below,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(at(&dir.path_of(part.as_bytes()), errno)),
+        };
+    }
+    Ok(dir.stat(&name)?.map(|stat| Past { dir, name, stat, time }))
+}
+
+/// Opens the highest directory above `path` in the same mount that this user may open.
+fn highest(path: &Path) -> Result<Dir, Errno> {
+    let device = rustix::fs::stat(path)?.st_dev;
+    let is_same = |above: &&Path| rustix::fs::stat(*above).is_ok_and(|stat| stat.st_dev == device);
+    let mut all: Vec<_> = path.ancestors().take_while(is_same).collect();
+    let lowest = Dir::open(path);
+    all.reverse();
+    all.into_iter().find_map(|above| Dir::open(above).ok()).map_or(lowest, Ok)
+}
+
+/// Returns the directories with this path that were removed, and when, newest first, as
+/// [`in_earlier`] does.
+pub(crate) fn earlier_lists(place: &Place) -> Vec<(Timestamp, List)> {
+    let mut found = Vec::new();
+    in_earlier(&place.dir.path, &mut |dir| {
+        let list = dir.list(&place.name).ok().flatten().filter(|list| !list.versions.is_empty());
+        found.extend(list.and_then(|list| Some((list.versions.last()?.died, list))));
+        false
+    });
+    found
 }
 
 /// Searches the earlier directories with this path, newest first: those that were removed, also in

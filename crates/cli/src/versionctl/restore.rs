@@ -1,9 +1,9 @@
 //! `versionctl restore`: brings back files, directories, and what a process or an hour changed.
 
-use super::args::{Chosen, FilterArgs, Now, choose, instant};
+use super::args::{Chosen, FilterArgs, Now, absent, choose, instant};
 use super::client::{Dir, at};
 use super::history::{Filter, Found, Undo, entries, undo, walk};
-use super::place::{self, Place};
+use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
 use super::text::shown;
 use super::when::local;
@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::progress::Tally;
 use crate::tool::print;
 use clap::Args;
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -124,9 +124,19 @@ impl Restorer {
     /// Restores a file or directory.
     fn path(&mut self, args: &RestoreArgs, path: &Path, now: &Now) -> Result<(), Failure> {
         let is_dir = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-        let at = args.at.as_deref().or(args.which.as_deref().filter(|which| which.parse::<u64>().is_err()));
-        if is_dir && args.which.as_deref().is_none_or(|which| which.parse::<u64>().is_err()) {
-            return self.directory(args, path, at, now);
+        let which = args.which.as_deref().filter(|which| *which != "head" && which.parse::<u64>().is_err());
+        if let Some(text) = args.at.as_deref().or(which) {
+            let time = instant(text, &nearest(path)?, now)?;
+            match past(path, time)? {
+                Some(past) if past.kind() == FileType::Directory => return self.directory(args, path, &past, is_dir),
+                None if is_dir => return Err(absent(path, time, now)),
+                _ => {}
+            }
+        } else if is_dir && args.which.is_none() {
+            return Err(Failure::usage(format!(
+                "{}: a directory: say when, with --at TIME; or whose changes to undo, with --process, --pid or --since",
+                shown(path)
+            )));
         }
         let (place, list) = Place::with_history(path)?;
         let which = args.at.as_deref().or(args.which.as_deref());
@@ -136,6 +146,13 @@ impl Restorer {
         };
         let version = match chosen {
             Chosen::Version(version) => *version,
+            Chosen::Past(past) => {
+                let (target, name) = self.target(&place, args.to.as_deref())?;
+                let put = self.one(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
+                let done = if put == Put::Same { "is already as" } else { "restored as" };
+                let what = format!("{}: {done} of {}\n", shown(&target.path_of(&name)), local(past.time, &now.0));
+                return if self.dry_run { Ok(()) } else { print(what) };
+            }
             Chosen::Head if args.to.is_none() => {
                 return print(format!("{}: it is as it was then\n", shown(path)));
             }
@@ -162,26 +179,22 @@ impl Restorer {
         print(format!("{}: {done} {what}\n", shown(&target.path_of(&name))))
     }
 
-    /// Restores a directory that exists.
-    fn directory(&mut self, args: &RestoreArgs, path: &Path, at: Option<&str>, now: &Now) -> Result<(), Failure> {
-        let dir = place::directory(path)?;
-        let Some(at) = at else {
-            return Err(Failure::usage(format!(
-                "{}: a directory: say when, with --at TIME; or whose changes to undo, with --process, --pid or --since",
-                shown(path)
-            )));
-        };
-        let old = dir.at(instant(at, &dir, now)?)?;
-        match &args.to {
-            None => self.tree(&old, &dir, args.delete),
-            Some(to) => {
-                if !self.dry_run {
-                    rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| super::client::at(to, errno))?;
-                }
-                let target = if self.dry_run { dir } else { place::directory(to)? };
-                self.tree(&old, &target, false)
-            }
+    /// Restores a directory as it was at a time. It may exist now.
+    fn directory(&mut self, args: &RestoreArgs, path: &Path, past: &Past, is_dir: bool) -> Result<(), Failure> {
+        let old = past.dir.child(&past.name).map_err(|errno| at(path, errno))?;
+        if is_dir && args.to.is_none() {
+            return self.tree(&old, &place::directory(path)?, args.delete);
         }
+        if self.dry_run {
+            return self.list_tree(&old, args.to.as_deref().unwrap_or(path));
+        }
+        if let Some(to) = &args.to {
+            rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| at(to, errno))?;
+            return self.tree(&old, &place::directory(to)?, false);
+        }
+        let (target, name) = self.target(&Place::of(path)?, None)?;
+        self.one(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
+        self.tree(&old, &target.child(&name).map_err(|errno| at(path, errno))?, false)
     }
 
     /// Returns the directory and the name to restore to. Parents that were removed are created.
@@ -293,12 +306,12 @@ impl Restorer {
         let path = target.path_of(name);
         let was = Origin { dir: old, entry: name, mode: None }.stat(&path)?;
         let is = target.stat(name)?;
-        let is_dir = rustix::fs::FileType::from_raw_mode(was.st_mode).is_dir();
-        if is.is_some_and(|is| !is_dir && same(&is, &was)) {
+        let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
+        if is.is_some_and(|is| !is_dir && place::is_same(&is, &was)) {
             self.same += 1;
             return Ok(());
         }
-        let exists = is.is_some_and(|is| rustix::fs::FileType::from_raw_mode(is.st_mode).is_dir());
+        let exists = is.is_some_and(|is| FileType::from_raw_mode(is.st_mode).is_dir());
         if !is_dir || !exists {
             self.one(Origin { dir: old, entry: name, mode: None }, target, name)?;
         }
@@ -331,7 +344,7 @@ impl Restorer {
     fn delete(&mut self, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
         let path = dir.path_of(name);
         let Some(stat) = dir.stat(name)? else { return Ok(()) };
-        if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
             let below = dir.child(name).map_err(|errno| at(&path, errno))?;
             for (name, _) in entries(&below)? {
                 self.delete(&below, &name)?;
@@ -404,22 +417,6 @@ impl Restorer {
         }
         Ok(if failed > 0 { Exit::Partial } else { Exit::Success })
     }
-}
-
-/// Whether two states of a file have the same attributes, so that the content is not compared.
-fn same(is: &rustix::fs::Stat, was: &rustix::fs::Stat) -> bool {
-    let facts = |stat: &rustix::fs::Stat| {
-        (
-            stat.st_mode & !0o6000,
-            stat.st_uid,
-            stat.st_gid,
-            stat.st_size,
-            stat.st_mtime,
-            stat.st_mtime_nsec,
-            stat.st_ctime,
-        )
-    };
-    facts(is) == facts(was)
 }
 
 /// Whether a version was ended by the removal of its directory.

@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::head::{Xattr, xattrs_of};
 use crate::history::Seen;
 use crate::past::Body;
+use crate::set::Reader;
 use core::any::Any;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
@@ -31,11 +32,19 @@ struct Open {
     body: Body,
     /// The file that contains the bytes as they are.
     plain: Option<Arc<dyn OpenFile>>,
+    _reader: Option<Reader>,
 }
 
 /// A descriptor of an open past file.
 #[derive(Debug)]
-struct Opened(Arc<Open>);
+pub(crate) struct Opened(Arc<Open>);
+
+impl Opened {
+    /// Returns the file that contains the bytes as they are, if there is one.
+    pub(crate) fn plain(&self) -> Option<&dyn OpenFile> {
+        self.0.plain.as_deref()
+    }
+}
 
 impl PastFile {
     pub(crate) fn new(core: &Arc<Core>, id: u64, body: Body) -> Self {
@@ -137,8 +146,13 @@ impl Vnode for PastFile {
         if let Some(open) = self.plain.lock().upgrade() {
             return Ok(Arc::new(Opened(open)));
         }
+        let reader = match self.body.now(&self.core, cx)? {
+            Body::Version(seen) => Some(Reader::new(&seen.set, seen.version.number)),
+            Body::Head { .. } | Body::Raw { .. } => None,
+        };
         let plain = self.body.open_plain(&self.core, cx)?;
-        let open = Arc::new(Open { core: Arc::clone(&self.core), body: self.body.clone(), plain });
+        let body = self.body.clone();
+        let open = Arc::new(Open { core: Arc::clone(&self.core), body, plain, _reader: reader });
         // A version that can't be reconstructed fails here, and not with a mapping's SIGBUS.
         if open.plain.is_none() {
             open.body.with(&self.core, cx, |_, _| Ok(()))?;

@@ -20,7 +20,7 @@ mod view;
 
 pub(crate) use content::{Body, head_of, open_version};
 pub(crate) use dir::{END, PastDir};
-pub(crate) use file::PastFile;
+pub(crate) use file::{Opened, PastFile};
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;
 pub(crate) use target::{Target, parse_number};
