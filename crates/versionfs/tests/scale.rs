@@ -1,11 +1,11 @@
-//! Very many versions of one file.
+//! Very many versions of one file, and very many names.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use memfs::MemFs;
+use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use versionfs::{Options, Storage, VersionFs};
 use versionset::{Condition, Index, STORE};
-use vnode::{Cx, Layer, Name, OpenFlags, Vnode};
+use vnode::{Cx, Layer, Name, OpenFlags, Time, Vnode};
 
 /// Size of the file: two blocks, of which each version changes the first.
 const SIZE: usize = 2 * 4096;
@@ -128,4 +128,48 @@ fn thousands_of_deltas() {
 #[ignore = "needs 1 GB of memory and 30 s of CPU time"]
 fn a_hundred_thousand_deltas() {
     many_versions(Storage::Sparse, 100_000);
+}
+
+/// Lists a directory in parts of five entries. Returns the names and the operations below.
+fn list_in_parts(faults: &Faults, dir: &Arc<dyn Vnode>) -> (Vec<Vec<u8>>, u64) {
+    let (before, mut names, mut cookie) = (faults.operations(), Vec::new(), 0);
+    loop {
+        let len = names.len();
+        dir.readdir(&cx(), cookie, &mut |entry| {
+            names.push(entry.name.as_bytes().to_vec());
+            cookie = entry.cookie;
+            names.len() - len < 5
+        })
+        .unwrap();
+        if names.len() == len {
+            names.sort();
+            return (names, faults.operations() - before);
+        }
+    }
+}
+
+#[test]
+fn past_directories_are_listed_in_linear_time() {
+    let faults = Faults::new();
+    let mem = MemFs::with(MemOptions::default(), &faults);
+    let fs = VersionFs::new(mem, Options { versions: true, ..Options::default() });
+    let mut per_name = Vec::new();
+    for count in [50, 200] {
+        let dir = fs.root().mkdir(&cx(), name(format!("d{count}").as_bytes()), 0o755).unwrap().vnode;
+        let names: Vec<Vec<u8>> = (100..100 + count).map(|n| format!("f{n}").into_bytes()).collect();
+        for file in &names {
+            drop(dir.create(&cx(), name(file), 0o644, OpenFlags::RDWR).unwrap());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let Time { sec, nsec } = (Options::default().clock)();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        names.iter().for_each(|file| dir.unlink(&cx(), name(file)).unwrap());
+        let token = dir.control(&cx(), "versionfs.at", format!("{sec}.{nsec:09}").as_bytes()).unwrap();
+        let (listed, operations) = list_in_parts(&faults, &get(&dir, token.trim_ascii()));
+        assert!(listed == names, "{}", listed.len());
+        let (times, more) = list_in_parts(&faults, &get(&dir, b".versions"));
+        assert!(!times.is_empty());
+        per_name.push((operations + more) / count);
+    }
+    assert!(per_name[1] <= per_name[0] + 1, "{per_name:?}");
 }

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::history::At;
 use crate::node::is_reserved;
-use crate::past::{PastKey, Target};
+use crate::past::{Listing, PastKey, Target};
 use crate::sets_of_dir::names_in;
 use core::any::Any;
 use core::time::Duration;
@@ -24,16 +24,18 @@ pub(crate) struct PastDir {
     pub(crate) core: Arc<Core>,
     pub(crate) lower: Arc<dyn Vnode>,
     pub(crate) time: Time,
+    pub(crate) listing: Listing<Entries>,
 }
 
 /// Entries by cookie and name: number and kind.
-type Entries = BTreeMap<(u64, Vec<u8>), (u64, Kind)>;
+pub(crate) type Entries = BTreeMap<(u64, Vec<u8>), (u64, Kind)>;
 
 impl PastDir {
     /// Returns a directory as it was at a time.
     pub(crate) fn at(core: &Arc<Core>, lower: &Arc<dyn Vnode>, time: Time) -> Arc<dyn Vnode> {
         core.past.get(&PastKey::tree(&**lower, time), |id| {
-            Arc::new(Self { id, core: Arc::clone(core), lower: Arc::clone(lower), time })
+            let (core, lower) = (Arc::clone(core), Arc::clone(lower));
+            Arc::new(Self { id, core, lower, time, listing: Listing::default() })
         })
     }
 
@@ -126,11 +128,13 @@ impl Vnode for PastDir {
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         cx.require_blocking()?;
         self.check_access(cx)?;
-        for ((position, name), (ino, kind)) in self.entries(cx)? {
-            if position > cookie && !sink(&DirEntry { cookie: position, ino, kind, name: Name::new(&name)? }) {
-                break;
+        let entries = self.listing.get(cookie, || self.entries(cx))?;
+        for ((position, name), &(ino, kind)) in entries.range((cookie.saturating_add(1), Vec::new())..) {
+            if !sink(&DirEntry { cookie: *position, ino, kind, name: Name::new(name)? }) {
+                return Ok(());
             }
         }
+        self.listing.end();
         Ok(())
     }
 

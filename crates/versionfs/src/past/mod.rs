@@ -6,6 +6,7 @@
 //! | the content of a version | `content` |
 //! | files | `file` |
 //! | directories as they were at a time | `dir` |
+//! | the entries of a directory that is being listed | `listing` |
 //! | symbolic links and special files | `special` |
 //! | the directory `.versions` | `view` |
 //! | their numbers | `objects` |
@@ -13,6 +14,7 @@
 mod content;
 mod dir;
 mod file;
+mod listing;
 mod objects;
 mod special;
 mod target;
@@ -21,6 +23,7 @@ mod view;
 pub(crate) use content::{Body, head_of, open_version};
 pub(crate) use dir::{END, PastDir};
 pub(crate) use file::{Opened, PastFile};
+pub(crate) use listing::Listing;
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;
 pub(crate) use target::{Target, parse_number};

@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::history::{At, History, Moment, Seen};
 use crate::past::content::next_of;
-use crate::past::{Body, PastFile, Special};
+use crate::past::{Body, Listing, PastFile, Special};
 use std::sync::Arc;
 use versionset::{Cause, Letter, STORE, StoreName, is_hashed};
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
@@ -291,7 +291,7 @@ impl Target {
         let core = Arc::clone(core);
         match self {
             Self::File(body) => Arc::new(PastFile::new(&core, id, body)),
-            Self::Dir(lower) => Arc::new(crate::past::PastDir { id, core, lower, time }),
+            Self::Dir(lower) => Arc::new(crate::past::PastDir { id, core, lower, time, listing: Listing::default() }),
             Self::Special(lower, version) => Arc::new(Special { id, core, lower, version }),
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::core::Core;
 use crate::history::At;
-use crate::past::{PastDir, PastKey};
+use crate::past::{Listing, PastDir, PastKey};
 use crate::sets_of_dir::names_in;
 use crate::{tags, when};
 use core::any::Any;
@@ -26,13 +26,17 @@ pub(crate) struct View {
     id: u64,
     core: Arc<Core>,
     lower: Arc<dyn Vnode>,
+    listing: Listing<Vec<(u64, u64, Vec<u8>)>>,
 }
 
 impl View {
     /// Returns the directory `.versions` of `lower`.
     pub(crate) fn of(core: &Arc<Core>, lower: &Arc<dyn Vnode>) -> Arc<dyn Vnode> {
         let key = PastKey::View { dir: lower.id(), generation: lower.generation() };
-        core.past.get(&key, |id| Arc::new(Self { id, core: Arc::clone(core), lower: Arc::clone(lower) }))
+        core.past.get(&key, |id| {
+            let (core, lower) = (Arc::clone(core), Arc::clone(lower));
+            Arc::new(Self { id, core, lower, listing: Listing::default() })
+        })
     }
 
     /// Returns the names of the subdirectories: tags, and the times at which something changed
@@ -57,6 +61,19 @@ impl View {
             entries.insert(text.into_bytes());
         }
         entries.extend(tags::read(&self.core, cx)?.into_keys());
+        Ok(entries)
+    }
+
+    /// Returns the subdirectories in the order of a listing: cookie, number and name.
+    fn positions(&self, cx: &Cx<'_>) -> Result<Vec<(u64, u64, Vec<u8>)>> {
+        let mut entries = Vec::new();
+        for name in self.entries(cx)? {
+            let Some(moment) = tags::moment(&self.core, cx, &name)? else { continue };
+            let ino = self.core.past.number(&PastKey::tree(&*self.lower, moment));
+            let position = self.core.past.cookie(&PastKey::Entry { parent: self.id, name: name.clone().into() });
+            entries.push((position, ino, name));
+        }
+        entries.sort();
         Ok(entries)
     }
 }
@@ -105,20 +122,15 @@ impl Vnode for View {
 
     fn readdir(&self, cx: &Cx<'_>, cookie: u64, sink: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<()> {
         cx.require_blocking()?;
-        let mut entries = Vec::new();
-        for name in self.entries(cx)? {
-            let Some(moment) = tags::moment(&self.core, cx, &name)? else { continue };
-            let ino = self.core.past.number(&PastKey::tree(&*self.lower, moment));
-            let position = self.core.past.cookie(&PastKey::Entry { parent: self.id, name: name.clone().into() });
-            entries.push((position, ino, name));
-        }
-        entries.sort();
-        for (position, ino, name) in entries {
-            let listed = DirEntry { cookie: position, ino, kind: Kind::Directory, name: Name::new(&name)? };
-            if position > cookie && !sink(&listed) {
-                break;
+        let entries = self.listing.get(cookie, || self.positions(cx))?;
+        let from = entries.partition_point(|(position, ..)| *position <= cookie);
+        for (position, ino, name) in entries.get(from..).unwrap_or_default() {
+            let listed = DirEntry { cookie: *position, ino: *ino, kind: Kind::Directory, name: Name::new(name)? };
+            if !sink(&listed) {
+                return Ok(());
             }
         }
+        self.listing.end();
         Ok(())
     }
 
