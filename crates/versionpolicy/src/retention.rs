@@ -12,6 +12,7 @@ use crate::policies::Effective;
 use crate::settings::Generation;
 use crate::thinning::{Thinning, select};
 use core::fmt;
+use std::collections::HashSet;
 
 pub(crate) const NANOS: i128 = 1_000_000_000;
 
@@ -130,11 +131,14 @@ impl Decision {
     }
 }
 
-/// Decides which versions of a file to discard. `versions` are all of them, oldest first. The
-/// policy's external program is not considered: see [`crate::apply_answer`]. Linear in time.
+/// Decides which versions of a file to discard. `versions` are all of them, oldest first. If the
+/// policy has an external program, only what exceeds a maximum is discarded: see
+/// [`crate::apply_answer`]. Linear in time.
 #[must_use]
 pub fn decide(policy: &Effective, versions: &[VersionInfo], now: Now) -> Decision {
-    decide_with(policy, versions, now, &Thinning::Policy)
+    // The program may want what `keep` would discard.
+    let thinning = if policy.external.is_some() { Thinning::External(HashSet::new()) } else { Thinning::Policy };
+    decide_with(policy, versions, now, &thinning)
 }
 
 /// Whether a set could exceed a maximum, so that [`decide`] is worth its time. Cheap, for each new
