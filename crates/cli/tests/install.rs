@@ -144,7 +144,9 @@ fn install_writes_only_to_the_given_directories() {
         for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8", "man8/fsck.versionfs.8"] {
             assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
         }
-        for file in ["lib/libversionfs.so", "lib/pkgconfig/versionfs.pc", "include/versionfs.h"] {
+        let completions = ["share/bash-completion/completions/versionctl", "share/zsh/site-functions/_versionctl"];
+        let library = ["lib/libversionfs.so", "lib/pkgconfig/versionfs.pc", "include/versionfs.h"];
+        for file in completions.into_iter().chain(library) {
             assert!(stage.sandbox.path(prefix).join(file).is_file(), "{file}");
         }
         for page in ["man3/versionfs.3", "man8/libversionfs.8"] {

@@ -311,7 +311,7 @@ fn the_blocks_of_a_removed_tree_are_deleted() {
 #[test]
 fn a_program_decides() {
     let lower = MemFs::new();
-    let with_program = config("full", "external = \"/bin/decide\"");
+    let with_program = config("full", "external = \"/bin/decide\"\nkeep = \"none\"\nlandmarks = false");
     let layer = mount_with(&lower, &with_program, Some("{\"discard\": [2]}"));
     let mut story = Story::new(5, b"file");
     while index(&lower, b"file").versions.len() < 4 {
@@ -321,7 +321,7 @@ fn a_program_decides() {
     let left: Vec<u64> = index(&lower, b"file").versions.keys().copied().collect();
     assert_eq!(left, [1, 3, 4]);
     verify(&lower, b"file", &story.expected);
-    // An answer that makes no sense is none.
+    // An answer that makes no sense is none: `keep` does not take what the program would not.
     let layer = mount_with(&lower, &with_program, Some("discard everything"));
     control(&layer, "versionfs.clean").unwrap();
     assert_eq!(index(&lower, b"file").versions.len(), 3);

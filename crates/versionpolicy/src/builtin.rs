@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 pub const BUILTIN: &str = include_str!("builtin.toml");
 
 /// What messages call it.
-const NAME: &str = "(built-in)";
+const NAME: &str = "built-in";
 
 /// The built-in configuration names no accounts.
 struct NoAccounts;

@@ -36,7 +36,7 @@ pub(crate) fn reasons(settings: &Settings, admin: &str, user: &str) -> Vec<Reaso
     let reason = |key, set: Option<(String, Source)>, default: &str| match set {
         Some((value, Source { origin, line, bound })) => {
             let file = match origin {
-                Origin::Builtin => "(built-in)",
+                Origin::Builtin => "built-in",
                 Origin::Mount => "(mount options)",
                 Origin::Admin => admin,
                 Origin::User => user,

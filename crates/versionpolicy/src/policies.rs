@@ -94,7 +94,7 @@ impl Policies {
     #[must_use]
     pub fn explain(&self, subject: &Subject<'_>) -> Vec<Reason> {
         let user = self.users.get(&subject.uid).map_or("", |document| &document.file);
-        let admin = self.admin.as_ref().map_or("(built-in)", |admin| &admin.document.file);
+        let admin = self.admin.as_ref().map_or("built-in", |admin| &admin.document.file);
         reasons(&self.settings(subject), admin, user)
     }
 

@@ -11,12 +11,16 @@
 use crate::subject::Effective;
 use crate::thinning::{Thinning, select};
 use crate::verdict::{Decision, DiscardReason, KeepReason, NANOS, Now, Verdict, VersionInfo, age};
+use std::collections::HashSet;
 
-/// Decides which versions of a file to discard. `versions` are all of them, oldest first. The
-/// policy's external program is not considered: see [`crate::apply_answer`]. Linear in time.
+/// Decides which versions of a file to discard. `versions` are all of them, oldest first. If the
+/// policy has an external program, only what exceeds a maximum is discarded: see
+/// [`crate::apply_answer`]. Linear in time.
 #[must_use]
 pub fn decide(policy: &Effective, versions: &[VersionInfo], now: Now) -> Decision {
-    decide_with(policy, versions, now, &Thinning::Policy)
+    // The program may want what `keep` would discard.
+    let thinning = if policy.external.is_some() { Thinning::External(HashSet::new()) } else { Thinning::Policy };
+    decide_with(policy, versions, now, &thinning)
 }
 
 /// Whether a set could exceed a maximum, so that [`decide`] is worth its time. Cheap, for each new

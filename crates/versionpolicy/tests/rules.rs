@@ -159,7 +159,7 @@ fn explain_names_file_line_and_bound() {
     assert!(shown.contains(&number.to_owned()), "{shown:#?}");
     assert!(shown.contains(&"versions = true (default)".to_owned()));
     let builtin: Vec<_> = Policies::new(None).explain(&subject("/f", ANN)).iter().map(ToString::to_string).collect();
-    assert!(builtin.contains(&"storage = compress ((built-in):3)".to_owned()), "{builtin:#?}");
+    assert!(builtin.contains(&"storage = compress (built-in:3)".to_owned()), "{builtin:#?}");
 }
 
 #[test]

@@ -15,10 +15,7 @@ use versionpolicy::{Problem, Severity, UserConfig};
 /// The server does not know the command, or refuses it.
 pub(crate) fn apply(dir: &Path, word: &str, json: bool) -> Result<(), Failure> {
     let dir = place::directory(dir)?;
-    let reply = dir.plain(word, b"").map_err(|failure| match word {
-        "reload" => failure.map(|why| format!("{why}; versionctl policy check shows what is wrong in the file")),
-        _ => failure,
-    })?;
+    let reply = dir.plain(word, b"")?;
     print(if json { format!("{}\n", counts(&reply)) } else { String::from_utf8_lossy(&reply).into_owned() })
 }
 
@@ -67,7 +64,12 @@ fn explained(line: &str) -> Option<(String, Value)> {
 pub(crate) fn check(path: &Path, of_user: bool, json: bool) -> Result<(), Failure> {
     let name = path.display().to_string();
     let text = open_regular(path).and_then(read_bounded);
-    let text = text.map_err(|error| Failure::system(format!("{}: {error}", shown(path))))?;
+    let text = text.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Failure::system(format!("{}: no such file; without it, the built-in configuration applies", shown(path)))
+        }
+        _ => Failure::system(format!("{}: {error}", shown(path))),
+    })?;
     let home = std::env::var("HOME").ok();
     let uid = rustix::process::getuid().as_raw();
     let problems = match of_user {
