@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -143,6 +143,31 @@ fn a_second_server_is_refused(transport: Transport) {
     let _union = Mounted::new(Spec::Stack { words: words.into(), transport }, &at);
     fs::write(at.join("f"), "one").unwrap();
     assert_eq!(operations(&audit(&[], &at))[0], "create /f");
+}
+
+/// The log begins new segments, and the thread of the server discards the oldest ones.
+#[test]
+fn old_segments_go_while_the_log_grows() {
+    let sandbox = Sandbox::new();
+    let (lower, at) = (sandbox.dir("lower"), sandbox.path("m"));
+    fs::write(sandbox.path("conf"), "[audit]\nspace = \"..5MiB\"\n").unwrap();
+    let options = format!(",comprehensive,config={}", sandbox.path("conf").display());
+    let _mounted = mount(&lower, &at, &options, Transport::Ring).unwrap();
+    // Long records.
+    let target = "t".repeat(4000);
+    for n in 0..3500 {
+        symlink(&target, at.join(n.to_string())).unwrap();
+    }
+    let log = lower.join(".;versions/;log");
+    let is_gone = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        !log.join("1").exists()
+    });
+    assert!(is_gone && fs::read_dir(&log).unwrap().count() <= 2);
+    let all = audit(&[], &at);
+    let discarded = all.iter().rfind(|record| record["operation"] == "discarded").unwrap();
+    assert_eq!(all[0]["number"].as_u64(), discarded["range"][1].as_u64().map(|last| last + 1));
+    assert!(all.len() > 100 && all.iter().any(|record| record["path"] == "/3499"));
 }
 
 on_both_transports!(each_operation_names_its_user_and_process, a_second_server_is_refused);

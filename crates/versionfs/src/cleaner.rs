@@ -60,6 +60,8 @@ struct State {
     useless: HashSet<Useless>,
     /// Content-addressed versions that the last walk found no file of.
     nameless: BTreeSet<u64>,
+    /// Whether the audit log has begun a new segment since its bounds were applied.
+    has_log_grown: bool,
     stops: bool,
 }
 
@@ -106,6 +108,12 @@ impl Background {
         state.queue.push_back(Job { set: Arc::clone(set), number, tries: 0 });
     }
 
+    /// The audit log has begun a new segment.
+    pub(crate) fn log_grew(&self) {
+        self.state.lock().has_log_grown = true;
+        self.changed.notify_one();
+    }
+
     fn next(&self) -> Option<Job> {
         self.state.lock().queue.pop_front()
     }
@@ -140,7 +148,7 @@ impl Background {
     /// Waits until there is something to do or `until`. Returns false at the end.
     fn wait(&self, until: Instant) -> bool {
         let mut state = self.state.lock();
-        while !state.stops && state.queue.is_empty() {
+        while !state.stops && state.queue.is_empty() && !state.has_log_grown {
             if self.changed.wait_until(&mut state, until).timed_out() {
                 break;
             }
@@ -203,6 +211,9 @@ fn run(core: &Arc<Core>) {
             }
             walk = Instant::now() + WALKS;
         }
+        if core::mem::take(&mut core.background.state.lock().has_log_grown) {
+            core.bound_log_alone();
+        }
         if !core.background.pause(DELAY) {
             return;
         }
@@ -260,6 +271,14 @@ impl Core {
         is_busy
     }
 
+    /// Applies the bounds of the audit log while nobody cleans.
+    fn bound_log_alone(&self) {
+        let _works = self.background.works.lock();
+        if let Err(errno) = self.bound_log(&self.own_cx()) {
+            tracing::warn!(%errno, "can't discard old segments of the audit log");
+        }
+    }
+
     /// Applies the policies to the whole tree.
     ///
     /// # Errors
@@ -279,6 +298,7 @@ impl Core {
         let cx = self.own_cx();
         let mut usage = VolumeUsage::new(self.policies.now(self.now()));
         let (mut cleaned, mut since) = (Cleaned::default(), 0);
+        self.bound_log(&cx)?;
         let moves = self.blocks.moves();
         let mut nameless = if after.is_empty() { self.blocks.ids(&cx)? } else { BTreeSet::new() };
         let done = walk::stores(&cx, &self.root(), after, &mut |position, found| {

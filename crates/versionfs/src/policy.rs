@@ -239,6 +239,11 @@ impl MountPolicies {
         state.policies.logs_someone() && state.policies.access(cx.caller(), cx.gid, cx.groups().unwrap_or_default()).log
     }
 
+    /// The bounds of the audit log.
+    pub(crate) fn audit(&self) -> versionpolicy::AuditLimit {
+        self.state.read().policies.audit()
+    }
+
     pub(crate) fn volume(&self) -> versionpolicy::VolumeLimit {
         self.state.read().policies.volume()
     }

@@ -467,3 +467,128 @@ fn hostile_segments_are_no_problem() {
         assert_eq!(all.iter().any(|line| line.starts_with("damaged 9 ")), content.len() >= SEGMENT_START);
     }
 }
+
+/// Mounts with the administrator's bounds of the log. Segments have about five records.
+fn bounded(lower: &Arc<MemFs>, bounds: &str, options: Options) -> Arc<VersionFs> {
+    let source =
+        PolicySource { host: Some(Arc::new(Host(format!("[audit]\n{bounds}\n"), None))), ..PolicySource::default() };
+    VersionFs::with_policies(lower.clone(), Options { audit_segment: 500, ..options }, source).unwrap()
+}
+
+fn clean(layer: &VersionFs) -> Result<()> {
+    layer.root().control(&Cx::internal(0, 0), "versionfs.clean", b"").map(drop)
+}
+
+fn change(layer: &VersionFs, count: usize) {
+    for _ in 0..count {
+        layer.root().mkdir(&user(), name(b"d"), 0o755).unwrap();
+        layer.root().rmdir(&user(), name(b"d")).unwrap();
+    }
+}
+
+/// Panics if a record is missing that the log doesn't say it discarded. Returns the number of the
+/// first one.
+fn check_gaps(layer: &VersionFs, when: &str) -> u64 {
+    let all = lines(layer);
+    let numbers = numbers(&all);
+    assert!(numbers.is_sorted_by(|one, next| one + 1 == *next), "{when}: {all:#?}");
+    let last = all.iter().rev().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields[2] == "discarded");
+    let end = last.map_or(0, |fields| fields[10].parse().unwrap());
+    assert!(numbers[0] <= end + 1, "{when}: {end} {all:#?}");
+    numbers[0]
+}
+
+#[test]
+fn old_segments_are_discarded_as_the_administrator_says() {
+    // The clock advances by more than an hour with each operation.
+    for (bounds, is_bounded) in [
+        ("", false),
+        ("age = \"none..none\"\nspace = \"1GiB..none\"", false),
+        ("space = \"..3KB\"", true),
+        ("age = \"..5d\"", true),
+        ("age = \"1d..\"\nspace = \"..3KB\"", true),
+        // A minimum wins.
+        ("age = \"100y..\"\nspace = \"..0\"", false),
+        ("age = \"..0\"\nspace = \"1GiB..\"", false),
+    ] {
+        let lower = MemFs::new();
+        let mut layer = bounded(&lower, bounds, options());
+        let mut first = 1;
+        for round in 0..4 {
+            change(&layer, 100);
+            clean(&layer).unwrap();
+            let next = check_gaps(&layer, bounds);
+            assert!(if is_bounded { next > first + 150 } else { next == 1 }, "{bounds}: {next}");
+            first = next;
+            let (count, size) =
+                segments(&lower).iter().fold((0, 0), |all, (_, bytes)| (all.0 + 1, all.1 + bytes.len()));
+            if bounds.contains("..3KB") && is_bounded {
+                assert!(size > 2000 && size < 3900, "{bounds}: {size}");
+            }
+            assert!(count > 1, "{bounds}: {count}");
+            if round == 1 {
+                layer = bounded(&lower, bounds, options());
+            }
+        }
+        // Without a log, too, and without a store.
+        let lower = MemFs::new();
+        clean(&bounded(&lower, bounds, Options { audit: false, comprehensive: false, ..options() })).unwrap();
+    }
+}
+
+#[test]
+fn discarding_segments_may_fail_or_be_killed_at_any_step() {
+    for fault in [Fault::Error(Errno::IO), Fault::Error(Errno::NOSPC), Fault::Crash] {
+        let mut was_discarded = false;
+        for at in 1.. {
+            let faults = Faults::new();
+            let mut lower = MemFs::with(MemOptions::default(), &faults);
+            let mut layer = bounded(&lower, "space = \"..2KB\"", options());
+            change(&layer, 20);
+            faults.arm(Plan { count: Count::Changes, at, fault });
+            let done = clean(&layer);
+            let fired = faults.fired();
+            if matches!(fault, Fault::Crash) {
+                drop(layer);
+                lower = lower.recover(&Faults::new());
+                layer = bounded(&lower, "space = \"..2KB\"", options());
+            } else {
+                faults.disarm();
+            }
+            let when = format!("{fault:?} {at} {done:?}");
+            was_discarded |= check_gaps(&layer, &when) > 1;
+            change(&layer, 1);
+            check_gaps(&layer, &when);
+            clean(&layer).unwrap();
+            assert!(check_gaps(&layer, &when) > 20, "{when}");
+            if !fired {
+                assert!(at > 3 && was_discarded, "{when}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn old_segments_make_room_on_a_full_disk() {
+    let lower = MemFs::new();
+    change(&bounded(&lower, "", options()), 40);
+    lower.set_space(0);
+    let layer = bounded(&lower, "space = \"..2KB\"", Options { audit: false, comprehensive: false, ..options() });
+    clean(&layer).unwrap();
+    assert!(check_gaps(&layer, "full") > 20);
+}
+
+#[test]
+fn the_log_is_bounded_while_it_grows() {
+    let lower = MemFs::new();
+    let layer = bounded(&lower, "space = \"..2KB\"", Options { background: true, ..options() });
+    change(&layer, 20);
+    for _ in 0..1000 {
+        if check_gaps(&layer, "in the background") > 1 {
+            return;
+        }
+        std::thread::sleep(core::time::Duration::from_millis(10));
+    }
+    panic!("nothing was discarded");
+}

@@ -11,8 +11,8 @@ const KEYS: [&str; 9] = ["versions", "storage", "number", "age", "space", "keep"
 
 /// A bound and its line.
 #[derive(Clone, Debug)]
-struct Bound<T> {
-    value: T,
+pub(crate) struct Bound<T> {
+    pub(crate) value: T,
     line: u32,
 }
 
@@ -175,7 +175,12 @@ fn read_pair(
     (read_range(&pair, "min", quantity, problems), read_range(&pair, "max", quantity, problems))
 }
 
-fn read_range(table: &Table<'_>, key: &str, quantity: Quantity, problems: &mut Problems<'_>) -> Option<Bound<Range>> {
+pub(crate) fn read_range(
+    table: &Table<'_>,
+    key: &str,
+    quantity: Quantity,
+    problems: &mut Problems<'_>,
+) -> Option<Bound<Range>> {
     let node = table.get(key)?;
     let line = node.place(problems).line;
     node.ends(quantity, problems).map(|ends| Bound { value: ends.filled(), line })

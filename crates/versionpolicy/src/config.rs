@@ -1,5 +1,6 @@
 //! The two kinds of configuration files, parsed.
 
+use crate::audit::AuditLimit;
 use crate::bounds::Bounds;
 use crate::context::{Accounts, Context};
 use crate::document::{Node, Table};
@@ -35,6 +36,7 @@ pub struct AdminConfig {
     pub(crate) bounds: Bounds,
     pub(crate) users: UserRules,
     pub(crate) volume: Option<VolumeLimit>,
+    pub(crate) audit: Option<AuditLimit>,
     /// Whether the built-in configuration applies where this one says nothing.
     pub(crate) builtin: bool,
 }
@@ -71,16 +73,18 @@ impl AdminConfig {
 
     pub(crate) fn parse_as(origin: Origin, file: &str, text: &[u8], accounts: &dyn Accounts) -> Parsed<Self> {
         let context = Context::new(origin, None, accounts, None);
-        let extra = ["builtin", "bounds", "users", "volume"];
+        let extra = ["builtin", "bounds", "users", "volume", "audit"];
         parse(file, text, context, &extra, |top, document, problems| {
             let bounds = top.get("bounds").and_then(|node| node.table("a table [bounds]", problems));
             let users = top.get("users").and_then(|node| node.table("a table [users]", problems));
             let volume = top.get("volume").and_then(|node| node.table("a table [volume]", problems));
+            let audit = top.get("audit").and_then(|node| node.table("a table [audit]", problems));
             Self {
                 document,
                 bounds: bounds.map_or_else(Bounds::default, |table| Bounds::read(&table, problems)),
                 users: users.map_or_else(UserRules::default, |table| UserRules::read(&table, accounts, problems)),
                 volume: volume.and_then(|table| VolumeLimit::read(&table, problems)),
+                audit: audit.map(|table| AuditLimit::read(&table, problems)),
                 builtin: top.get("builtin").and_then(|node| node.boolean(problems)).unwrap_or(true),
             }
         })

@@ -13,6 +13,7 @@
 //! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning`, `verdict` |
 //! | the time of such a decision when the clock jumps | [`SteadyClock`] | `steady` |
 //! | which versions of a volume to discard | [`VolumeUsage`], [`VolumeCut`] | `volume` |
+//! | how much of the audit log to discard | [`AuditLimit`] | `audit` |
 //! | a policy that a program of the user decides | [`request_json`], [`apply_answer`] | `external` |
 //!
 //! `builtin.toml` is the configuration that applies where no file says otherwise.
@@ -21,6 +22,7 @@
 //! limited, patterns match in linear time, and no text makes the crate panic.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod bounds;
 mod builtin;
 mod config;
@@ -44,6 +46,7 @@ mod users;
 mod verdict;
 mod volume;
 
+pub use audit::{AuditLimit, AuditSegment};
 pub use builtin::BUILTIN;
 pub use config::{AdminConfig, Parsed, UserConfig};
 pub use context::Accounts;

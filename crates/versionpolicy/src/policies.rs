@@ -1,3 +1,4 @@
+use crate::audit::AuditLimit;
 use crate::builtin;
 use crate::config::{AdminConfig, Document, UserConfig};
 use crate::explain::{Reason, reasons};
@@ -121,6 +122,12 @@ impl Policies {
     pub fn volume(&self) -> VolumeLimit {
         let of = |config: &Option<Arc<AdminConfig>>| config.as_ref().and_then(|config| config.volume);
         of(&self.admin).or_else(|| of(&self.builtin)).unwrap_or(VolumeLimit::NONE)
+    }
+
+    /// The bounds of the audit log.
+    #[must_use]
+    pub fn audit(&self) -> AuditLimit {
+        self.admin.as_ref().and_then(|admin| admin.audit).unwrap_or(AuditLimit::NONE)
     }
 
     /// Applies the policies from the lowest to the highest rank.

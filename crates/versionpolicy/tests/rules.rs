@@ -163,6 +163,21 @@ fn explain_names_file_line_and_bound() {
 }
 
 #[test]
+fn the_administrator_bounds_the_audit_log() {
+    assert!(Policies::new(None).audit().keeps_all());
+    assert!(policies("[audit]\nage = \"90d..\"\nspace = \"1GiB..none\"", "", "").audit().keeps_all());
+    let limit = policies("[audit]\nage = \"90d..1y\"\nspace = \"..2GiB\"", "", "").audit();
+    assert_eq!((limit.age, limit.space), (range(90 * 86_400, 365 * 86_400), range(0, 2 << 30)));
+    assert!(!limit.keeps_all() && !policies("[audit]\nspace = \"..1MB\"", "", "").audit().keeps_all());
+    // Users have no say, and mistakes keep the file from being used.
+    assert!(user(ANN, "[audit]\nage = \"..0\"").config.is_none());
+    for wrong in ["age = \"2d..1d\"", "age = \"90d\"", "space = \"..2\"", "number = \"..3\"", "space = 5"] {
+        let parsed = admin(&format!("[audit]\n{wrong}"));
+        assert!(parsed.config.is_none() && parsed.problems[0].line == 2, "{wrong}: {:?}", parsed.problems);
+    }
+}
+
+#[test]
 fn the_built_in_policy() {
     let policies = Policies::new(None);
     let file = policies.effective(&subject("/home/ann/thesis.tex", ANN));

@@ -57,11 +57,13 @@ pub enum Audited {
     /// Operations were not recorded, because there was no space.
     Lost = 19,
     Tmpfile = 20,
+    /// The oldest segments were discarded.
+    Discarded = 21,
 }
 
 impl Audited {
     /// All operations with the words for them in replies.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 21] = [
         (Self::Create, "create"),
         (Self::Write, "write"),
         (Self::Truncate, "truncate"),
@@ -82,6 +84,7 @@ impl Audited {
         (Self::Torn, "torn"),
         (Self::Lost, "lost"),
         (Self::Tmpfile, "tmpfile"),
+        (Self::Discarded, "discarded"),
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {

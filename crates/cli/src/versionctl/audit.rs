@@ -75,6 +75,7 @@ fn details(record: &Recorded) -> String {
         "write" | "fallocate" => parts.push(format!("{second} bytes at {first}")),
         "create" | "mkdir" | "mknod" | "tmpfile" => parts.push(format!("mode {:o}", first & 0o7777)),
         "lost" => parts.push(format!("{second} operations, no space")),
+        "discarded" => parts.push(format!("records {first} to {second}")),
         "torn" => parts.push(format!("{second} bytes at {first} of segment")),
         _ => {}
     }
@@ -94,7 +95,7 @@ fn as_text(records: &[Recorded], now: &Now) -> String {
     let mut rows = vec![["TIME", "USER", "PROCESS", "OPERATION", "PATH", "DETAILS"].map(str::to_owned).to_vec()];
     for record in records {
         let by = &record.by;
-        let is_own = matches!(&*record.operation, "torn" | "lost");
+        let is_own = matches!(&*record.operation, "torn" | "lost" | "discarded");
         let process =
             if by.pid == 0 && by.comm.is_empty() { "-".to_owned() } else { format!("{}[{}]", name(&by.comm), by.pid) };
         let path = match (record.path.is_empty(), record.new_path.is_empty()) {
@@ -144,11 +145,12 @@ later words are ignored\n\
 damaged 1 99 7\n\
 3 30.000000000 torn 0 0 0 - 0 - 99 7 1 - 0 0 0 0 -\n\
 4 40.000000000 create 0 9 0 - 0 - 420 0 - - 0 0 0 0 -\n\
-more 5\n";
+5 50.000000000 discarded 0 0 0 - 0 - 1 2 - - 0 0 0 0 -\n\
+more 6\n";
 
     fn records() -> Vec<Recorded> {
         let (lines, more) = versionclient::log(LOG).unwrap();
-        assert_eq!((more, &lines[2]), (Some(5), &LogLine::Damage(1, 99, 7)));
+        assert_eq!((more, &lines[2]), (Some(6), &LogLine::Damage(1, 99, 7)));
         lines
             .into_iter()
             .filter_map(|line| if let LogLine::Record(record) = line { Some(*record) } else { None })
@@ -163,6 +165,10 @@ more 5\n";
         assert!(lines[1].ends_with("/d/a\\u{a}b  3 bytes at 5, version 4"), "{text}");
         assert!(lines[2].contains("/x -> /d/y") && lines[2].contains("exchange, version 1,2n, failed: "), "{text}");
         assert!(lines[3].ends_with("7 bytes at 99 of segment, 1") && lines[4].contains("(inode 9)"), "{text}");
+        assert!(
+            lines[5].contains("  -     -        discarded  -  ") && lines[5].ends_with("  records 1 to 2"),
+            "{text}"
+        );
         let json: Value = serde_json::from_str(&as_json(&records())).unwrap();
         assert_eq!((&json[0]["path"], &json[0]["by"]["pid"]), (&json!("/d/a\nb"), &json!(42)));
         assert_eq!(json[1]["versions"], json!([{"number": 1, "of": "path"}, {"number": 2, "of": "new_path"}]));

@@ -242,7 +242,7 @@ fn failure(path: &Path, word: &str, error: Error) -> Failure {
         Error::Refused(Errno::ACCESS) => {
             Failure::usage(format!("{name}: you may not read old versions of it; see versionctl policy explain"))
         }
-        Error::Refused(Errno::PERM) if OF_THE_OWNER.contains(&command) => {
+        Error::Refused(Errno::PERM) if OF_THE_OWNER.contains(&&*command) => {
             Failure::usage(format!("{name}: only root and the mounting user may use {command}; use sudo"))
         }
         Error::Refused(Errno::INVAL) if command == "versionfs.reload" => Failure::usage(format!(

@@ -8,7 +8,7 @@ use versionset::{
     AuditPlace, AuditRecord, Audited, LOG, MAX_AUDIT_RECORD, SEGMENT_START, SegmentPart, SegmentParts, Who,
     segment_name, segment_of, segment_start,
 };
-use vnode::{Cx, Errno, MAY_BLOCK, Name, OpenFile, OpenFlags, Result, Vnode};
+use vnode::{Cx, Errno, MAY_BLOCK, Name, OpenFile, OpenFlags, Result, Time, Vnode};
 
 /// Bytes that are allocated ahead, so that not every record has to.
 const AHEAD: u64 = 256 * 1024;
@@ -132,7 +132,7 @@ impl Reserved<'_> {
         };
         let before = (segment.pending.len(), segment.next);
         if lost > 0 {
-            segment.queue(AuditRecord { range: (0, lost), ..own_record(Audited::Lost, &record) });
+            segment.queue(own_record(Audited::Lost, record.time, (0, lost)));
         }
         segment.queue(record);
         match segment.write_pending(&server) {
@@ -153,19 +153,21 @@ fn may_lose(core: &Core, errno: Errno) -> bool {
     core.options.no_space == crate::NoSpace::Skip && matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
-/// Returns a record that the log writes about itself, at the time of another one.
-fn own_record(operation: Audited, like: &AuditRecord) -> AuditRecord {
+/// Returns a record that the log writes about itself. It gets its number when it is written.
+pub(super) fn own_record(operation: Audited, time: Time, range: (u64, u64)) -> AuditRecord {
     AuditRecord {
+        number: 0,
+        time,
         operation,
         errno: 0,
         inode: 0,
         place: AuditPlace::default(),
         new_place: None,
+        range,
         text: Box::default(),
         versions: Vec::new(),
         who: Who::default(),
         gid: 0,
-        ..like.clone()
     }
 }
 
@@ -180,6 +182,7 @@ impl State {
         segment.write_pending(cx)?;
         if segment.len >= core.options.audit_segment {
             segment.rotate(cx)?;
+            core.background.log_grew();
         }
         segment.allocate(cx, (self.reserved + 1) * MAX_AUDIT_RECORD as u64)
     }
@@ -283,21 +286,8 @@ fn open(core: &Core, cx: &Cx<'_>) -> Result<Segment> {
     // A segment without any record keeps its name.
     next = next.max(last.saturating_add(1));
     let mut segment = Segment::create(cx, &dir, next)?;
-    let record = AuditRecord {
-        number: next,
-        time: core.now(),
-        operation: Audited::Torn,
-        errno: 0,
-        inode: 0,
-        place: AuditPlace::default(),
-        new_place: None,
-        range: (len as u64, torn as u64),
-        text: segment_name(last).into(),
-        versions: Vec::new(),
-        who: Who::default(),
-        gid: 0,
-    };
-    segment.queue(record);
+    let record = own_record(Audited::Torn, core.now(), (len as u64, torn as u64));
+    segment.queue(AuditRecord { text: segment_name(last).into(), ..record });
     segment.write_pending(cx)?;
     Ok(segment)
 }
@@ -309,6 +299,15 @@ pub(super) fn segments(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<u64>> {
     all.sort_unstable();
     all.dedup();
     Ok(all)
+}
+
+/// Reads the beginning of a segment: at least one record, if it has one.
+pub(super) fn read_start(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, first: u64) -> Result<Vec<u8>> {
+    let entry = dir.lookup(cx, Name::new(&segment_name(first))?)?.ok_or(Errno::NOENT)?;
+    let mut bytes = vec![0; SEGMENT_START + MAX_AUDIT_RECORD];
+    let len = versionset::read_full(cx, &*entry.vnode.open(cx, OpenFlags::RDONLY)?, &mut bytes, 0)?;
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 fn read_segment(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, first: u64) -> Result<Vec<u8>> {

@@ -6,12 +6,14 @@
 //! | the versions that an operation makes | `made` |
 //! | the segments, appending to them | `log` |
 //! | the command `versionfs.log` | `read` |
+//! | discarding old segments | `bound` |
 //!
 //! Before an operation, room for its record is reserved. After it, the record is appended, and then
 //! the caller gets the result. So a full disk refuses the operation, and does not leave a hole in
 //! the log. A record that can't be written in spite of that stays in memory: the operation fails,
 //! and so do all further ones until the log has taken it.
 
+mod bound;
 mod event;
 mod log;
 mod made;

@@ -6,7 +6,7 @@ use crate::reply::{MAX_REPLY, field, time};
 use crate::set::find_store;
 use std::sync::Arc;
 use versionset::{AuditRecord, LOG, SegmentPart, SegmentParts};
-use vnode::{Command, CommandAccess, Cx, Kind, Name, Result, Vnode};
+use vnode::{Command, CommandAccess, Cx, Errno, Kind, Name, Result, Vnode};
 
 /// The command.
 pub(crate) const COMMAND: Command = Command {
@@ -27,7 +27,11 @@ impl Place<'_> {
         let begin = all.partition_point(|first| *first <= from).saturating_sub(1);
         for first in all.into_iter().skip(begin) {
             cx.check()?;
-            let bytes = self.core.log.read_segment(&server, &dir, first)?;
+            let bytes = match self.core.log.read_segment(&server, &dir, first) {
+                // Discarded since.
+                Err(Errno::NOENT) => continue,
+                read => read?,
+            };
             for part in SegmentParts::of(&bytes, first) {
                 match part {
                     SegmentPart::Record(record, _) if record.number < from => {}
@@ -47,7 +51,7 @@ impl Place<'_> {
 }
 
 /// Returns the directory with the segments, if there is one.
-fn log_dir(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
+pub(super) fn log_dir(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
     let Some(store) = find_store(cx, root)? else { return Ok(None) };
     let found = store.lookup(cx, Name::new(LOG)?)?;
     Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
