@@ -105,6 +105,7 @@ pub fn amount(bytes: u64) -> String {
             let tenths = (u128::from(bytes) * 10) >> shift;
             format!("{}.{} {unit}", tenths / 10, tenths % 10)
         }
+        None if bytes == 1 => "1 byte".to_owned(),
         None => format!("{bytes} bytes"),
     }
 }
@@ -132,9 +133,14 @@ mod tests {
 
     #[test]
     fn amounts_have_units() {
-        for (bytes, text) in
-            [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (7 << 40, "7168.0 GiB")]
-        {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1023, "1023 bytes"),
+            (1536, "1.5 KiB"),
+            (3 << 20, "3.0 MiB"),
+            (7 << 40, "7168.0 GiB"),
+        ] {
             assert_eq!(amount(bytes), text);
         }
     }

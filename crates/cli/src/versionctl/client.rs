@@ -5,7 +5,7 @@ use crate::channel;
 use crate::exit::Failure;
 use crate::host_dir::reason;
 use jiff::Timestamp;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -69,6 +69,14 @@ impl Dir {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(at(&self.path_of(name), errno)),
         }
+    }
+
+    /// Returns when an entry was created, if the file system knows.
+    pub(crate) fn born(&self, name: &[u8]) -> Option<Timestamp> {
+        let found = rustix::fs::statx(self, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).ok()?;
+        let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let (second, nano) = (found.stx_btime.tv_sec, i32::try_from(found.stx_btime.tv_nsec).ok()?);
+        Timestamp::new(second, nano).ok().filter(|_| is_known)
     }
 
     /// Sends a command about an entry.

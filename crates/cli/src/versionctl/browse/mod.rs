@@ -56,15 +56,9 @@ fn read(dir: &Dir, path: &Path, now: &Now) -> Result<Browser, Failure> {
     let mut heads = Vec::new();
     for (name, _) in entries(dir)?.into_iter().filter(|_| !dir.is_old) {
         let Some(stat) = dir.stat(&name)? else { continue };
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            _ => Kind::Device,
-        };
-        heads.push(Head { name, kind, size: u64::try_from(stat.st_size).unwrap_or(0) });
+        let kind = Kind::of(FileType::from_raw_mode(stat.st_mode));
+        let (size, born) = (u64::try_from(stat.st_size).unwrap_or(0), dir.born(&name));
+        heads.push(Head { name, kind, size, born });
     }
     let mut sets = Vec::new();
     for named in dir.names()? {

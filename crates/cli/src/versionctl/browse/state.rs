@@ -16,6 +16,20 @@ pub(crate) struct Head {
     pub(crate) name: Vec<u8>,
     pub(crate) kind: Kind,
     pub(crate) size: u64,
+    /// When it was created, if that is known.
+    pub(crate) born: Option<Timestamp>,
+}
+
+impl Head {
+    /// Returns what it was at a time. Without versions, only its creation is known.
+    fn then<'a>(&self, time: Option<Timestamp>, list: Option<&'a List>) -> Then<'a> {
+        match (time, list.filter(|list| !list.versions.is_empty())) {
+            (None, _) => Then::Present,
+            (Some(time), Some(list)) => then(list, time),
+            (Some(time), None) if self.born.is_some_and(|born| time < born) => Then::Absent,
+            (Some(_), None) => Then::Present,
+        }
+    }
 }
 
 /// An entry at the time that is shown.
@@ -203,7 +217,7 @@ impl Browser {
         let set_of = |name: &[u8]| self.sets.iter().find(|(other, _)| other == name).map(|(_, list)| list);
         let mut entries = Vec::new();
         for head in &self.heads {
-            let was = self.time().zip(set_of(&head.name)).map_or(Then::Present, |(time, list)| then(list, time));
+            let was = head.then(self.time(), set_of(&head.name));
             let present = |version| Entry {
                 name: head.name.clone(),
                 kind: head.kind,
@@ -277,7 +291,7 @@ pub(crate) mod tests {
     /// A directory with a file that never changed, and a removed one with two versions.
     pub(crate) fn example() -> Browser {
         let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
-        let head = Head { name: b"kept".into(), kind: Kind::File, size: 3 };
+        let head = Head { name: b"kept".into(), kind: Kind::File, size: 3, born: None };
         Browser::new("/mnt".into(), vec![head], vec![(b"gone".into(), list)], noon())
     }
 
@@ -305,6 +319,16 @@ pub(crate) mod tests {
         browser.go_to(Some(Timestamp::from_second(2500).unwrap()));
         assert_eq!(names(&browser)[0].1, Some(2));
         assert_eq!(names(&browser)[1], (kept, None));
+    }
+
+    #[test]
+    fn a_file_without_versions_appears_when_it_was_created() {
+        let mut browser = example();
+        browser.heads[0].born = Some(Timestamp::from_second(2400).unwrap());
+        browser.go_to(Some(Timestamp::from_second(2500).unwrap()));
+        assert_eq!(names(&browser).len(), 2);
+        browser.go_to(Some(Timestamp::from_second(1500).unwrap()));
+        assert_eq!(names(&browser), [("gone".to_owned(), Some(1))]);
     }
 
     #[test]
