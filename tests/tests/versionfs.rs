@@ -837,6 +837,19 @@ fn damaged_stores(transport: Transport) {
     }
 }
 
+/// The name that the layer knows goes, and the next operation is one that does not look up another:
+/// touch(1) sets the times of the file that it has open.
+fn times_of_a_file_whose_known_name_went(transport: Transport) {
+    let mount = Mount::new(transport, "");
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("d/f"), "first").unwrap();
+    let file = File::open(mount.path("d/f")).unwrap();
+    fs::hard_link(mount.path("d/f"), mount.path("d/g")).unwrap();
+    fs::remove_file(mount.path("d/g")).unwrap();
+    sh("touch -d @77 \"$1\"", &[mount.path("d/f")]);
+    assert_eq!(file.metadata().unwrap().mtime(), 77);
+}
+
 /// Heads that are changed, replaced, removed or renamed out of band.
 fn heads_changed_out_of_band(transport: Transport) {
     let mut mount = Mount::new(transport, "storage=sparse");
@@ -964,4 +977,5 @@ on_both_transports!(
     read_only_lower,
     damaged_stores,
     heads_changed_out_of_band,
+    times_of_a_file_whose_known_name_went,
 );

@@ -15,14 +15,38 @@ impl VersionVnode {
         if self.inode.is_buried() {
             return Ok(());
         }
-        self.lower.names(cx, &mut |dir, name| {
-            if name.as_bytes() == STORE || is_in_store(cx, dir).unwrap_or(true) {
+        each_name(cx, &self.lower, |dir, name, is_stored| {
+            if name.as_bytes() == STORE || is_stored {
                 return true;
             }
             let dir: Arc<dyn Vnode> = Arc::new(Self::over(&self.core, Arc::clone(dir)));
             sink(&dir, name)
         })
     }
+}
+
+/// Passes the names of a lower object to `sink`, and whether they are in a store, until it returns
+/// false.
+///
+/// # Errors
+/// Those of the layer below, also if it is not known of a name whether it is in a store:
+/// `MAY_BLOCK`, for example.
+pub(crate) fn each_name(
+    cx: &Cx<'_>,
+    lower: &Arc<dyn Vnode>,
+    mut sink: impl FnMut(&Arc<dyn Vnode>, Name<'_>, bool) -> bool,
+) -> Result<()> {
+    let mut failed = Ok(());
+    lower.names(cx, &mut |dir, name| match is_in_store(cx, dir) {
+        Ok(is_stored) => sink(dir, name, is_stored),
+        // The directory was removed meanwhile.
+        Err(Errno::STALE | Errno::NOENT) => sink(dir, name, true),
+        Err(errno) => {
+            failed = Err(errno);
+            false
+        }
+    })?;
+    failed
 }
 
 /// Whether a lower directory is a store or below one.
@@ -52,10 +76,10 @@ impl Core {
             has_names = true;
             is_shown = !is_in_store(cx, &lower)?;
         } else {
-            lower.names(cx, &mut |dir, _| {
+            each_name(cx, &lower, |_, _, is_stored| {
                 has_names = true;
-                is_shown = !is_in_store(cx, dir).unwrap_or(true);
-                !is_shown
+                is_shown = !is_stored;
+                is_stored
             })?;
         }
         if has_names && !is_shown { Err(Errno::STALE) } else { Ok(VersionVnode::over(self, lower)) }

@@ -92,9 +92,8 @@ impl Head<'_> {
             return Ok(None);
         }
         let (mut is_user_file, mut is_version) = (false, false);
-        self.lower.names(cx, &mut |dir, name| {
+        crate::by_number::each_name(cx, self.lower, |dir, name, is_stored| {
             // A kill while the file was replaced leaves a second name in the store.
-            let is_stored = crate::by_number::is_in_store(cx, dir).unwrap_or(true);
             is_version |= is_stored;
             is_user_file = !is_stored;
             if is_user_file {

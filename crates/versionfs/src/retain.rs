@@ -235,7 +235,7 @@ impl Core {
         let index = locked.index();
         // Somebody else may have discarded it meanwhile.
         let Some(version) = index.versions.get(&number) else { return Ok(true) };
-        let (letter, size) = (version.letter, version.size);
+        let (letter, size, ends_head) = (version.letter, version.size, version.cause.ends_head());
         let older = index.versions.range(..number).next_back().map(|(_, older)| older.letter);
         let gives = older.is_some_and(Letter::depends_on_newer) && is_content(letter);
         let is_newest = index.newest().is_some_and(|newest| newest.number == number);
@@ -245,6 +245,7 @@ impl Core {
         }
         if is_newest
             && gives
+            && !ends_head
             && let Some(((lower, inode), session)) = head.as_ref().zip(inode.as_ref()).zip(session.as_ref())
         {
             // Older versions would depend on bytes that change unseen.

@@ -9,7 +9,7 @@ use common::*;
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::Arc;
 use versionfs::{Options, VersionFs};
-use vnode::{Errno, Layer, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags};
+use vnode::{Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const SIZE: usize = 5 * 4096;
 
@@ -122,6 +122,31 @@ fn versions_after_a_lost_one_can_be_discarded() {
         write(&layer, b"f", 0);
         assert_eq!(version(&layer, 1), Err(Errno::IO));
         assert!(version(&layer, 5).unwrap().starts_with(b"eee"));
+    }
+}
+
+#[test]
+fn the_last_version_of_a_removed_file_can_be_discarded() {
+    let storages = ["sparse", "sparse-compress", "delta", "text"];
+    for (storage, renames) in storages.into_iter().flat_map(|storage| [(storage, false), (storage, true)]) {
+        let (lower, before) = changed();
+        drop(before);
+        let layer = mount(&lower, &format!("builtin = false\nstorage = \"{storage}\""));
+        if renames {
+            layer.root().rename(&cx(), name(b"f"), &layer.root(), name(b"g"), RenameFlags::default()).unwrap();
+        } else {
+            layer.root().unlink(&cx(), name(b"f")).unwrap();
+        }
+        control(&layer, "versionfs.convert").unwrap();
+        layer.root().control(&cx(), "versionfs.discard", b"f 2").unwrap();
+        assert!(version(&layer, 1).unwrap() == [b'a'; SIZE], "{storage}");
+        // Another file gets the name, and has a history of its own.
+        let (_, file) = layer.root().create(&cx(), name(b"f"), 0o644, OpenFlags::RDWR).unwrap();
+        file.write(&cx(), &[b'n'; SIZE], 0).unwrap();
+        drop(file);
+        write(&layer, b"o", 0);
+        assert!(version(&layer, 1).unwrap() == [b'a'; SIZE], "{storage}");
+        assert!(version(&layer, 3).unwrap() == [b'n'; SIZE], "{storage}");
     }
 }
 

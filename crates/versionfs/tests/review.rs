@@ -575,6 +575,26 @@ fn interrupted_rename(plan: Plan, target: Target, sequel: Sequel) -> bool {
     lacks_birth
 }
 
+/// A file of the past that was found while it was the present one.
+#[test]
+fn a_past_file_in_use_outlives_renames() {
+    let (_, fs) = fresh(b"first");
+    let dir = fs.root().mkdir(&cx(), name(b"d"), 0o755).unwrap().vnode;
+    let now = (Options::default().clock)();
+    let token = command(&fs.root(), "versionfs.at", &format!("{}.{:09}", now.sec, now.nsec)).unwrap();
+    let past = get(&get(&fs.root(), token.trim().as_bytes()), b"a");
+    assert_eq!(read(&past), b"first");
+    fs.root().rename(&cx(), name(b"a"), &dir, name(b"b"), RenameFlags::default()).unwrap();
+    assert_eq!(read(&past), b"first");
+    dir.rename(&cx(), name(b"b"), &fs.root(), name(b"c"), RenameFlags::default()).unwrap();
+    assert_eq!(read(&past), b"first");
+    write(&fs, b"c", b"second");
+    write(&fs, b"a", b"another");
+    assert_eq!(read(&past), b"first");
+    fs.root().unlink(&cx(), name(b"c")).unwrap();
+    assert_eq!(read(&past), b"first");
+}
+
 /// A kill or a full file system interrupts a rename at any step. The versions of both names show
 /// what the names had, whatever happens to the file later.
 #[test]

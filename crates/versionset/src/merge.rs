@@ -77,15 +77,23 @@ fn encode_anew(
     let middle = open_version(cx, &source, Members::of(index, discarded).ok_or(Errno::NOENT)?)?;
     let after = Members::from(index, discarded.saturating_add(1));
     let base = after.first().unwrap_or(index.next());
-    let newer = open_version(cx, &source, after)?;
+    // Nothing follows the last version of a name that is gone.
+    let is_last = after.first().is_none() && files.head.is_none();
+    let newer = if is_last { None } else { Some(open_version(cx, &source, after)?) };
     let write = |letter: Letter| -> Result<bool> {
         let done = Cell::new(false);
         let (temporary, name) =
             (new_version_name(&files.stem, letter, number), version_name(&files.stem, letter, number));
         let replaced = replace(cx, &files.dir, &temporary, &name, |file| {
-            done.set(match letter {
-                Letter::Sparse => Sparse::write(cx, file, &stored.header, &*old, &[&*middle, &*newer]).map(|_| true)?,
-                _ => encode(cx, file, letter, &stored.header, &*old, Newer { content: &*newer, base }, level)?,
+            done.set(match (letter, &newer) {
+                (Letter::Sparse, Some(newer)) => {
+                    Sparse::write(cx, file, &stored.header, &*old, &[&*middle, &**newer]).map(|_| true)?
+                }
+                (Letter::Sparse, None) => Sparse::write(cx, file, &stored.header, &*old, &[]).map(|_| true)?,
+                (_, Some(newer)) => {
+                    encode(cx, file, letter, &stored.header, &*old, Newer { content: &**newer, base }, level)?
+                }
+                (_, None) => encode(cx, file, letter, &stored.header, &*old, Newer { content: &*old, base }, level)?,
             });
             // A file that is of no use must not replace one.
             if done.get() { Ok(()) } else { Err(Errno::CANCELED) }
@@ -95,7 +103,8 @@ fn encode_anew(
             replaced => replaced.map(|()| true),
         }
     };
-    for letter in [letter, Letter::Compressed, Letter::Sparse] {
+    let same = Some(letter).filter(|_| !is_last);
+    for letter in same.into_iter().chain([Letter::Compressed, Letter::Sparse]) {
         if write(letter)? {
             return Ok(Some(letter).filter(|new| *new != index.versions.get(&number).map_or(*new, |v| v.letter)));
         }

@@ -5,6 +5,7 @@
 
 use crate::core::Core;
 use crate::history::{At, Seen};
+use crate::past::Target;
 use crate::set::Locked;
 use std::sync::Arc;
 use versionset::{Content, Head, Letter, Members, Plain, Source, Stamp, Version};
@@ -33,16 +34,21 @@ pub(crate) fn next_of(core: &Core, cx: &Cx<'_>, at: &At, lower: &dyn Vnode) -> R
 }
 
 impl Body {
-    /// Returns where the content is now: what was the head may have become a version.
-    pub(crate) fn now(&self, core: &Core, cx: &Cx<'_>) -> Result<Self> {
+    /// Returns where the content is now: what was the head may have become a version, or have
+    /// another name.
+    pub(crate) fn now(&self, core: &Arc<Core>, cx: &Cx<'_>) -> Result<Self> {
         let Self::Head { at, lower, next } = self else { return Ok(self.clone()) };
         let server = core.server(cx);
         if next_of(core, &server, at, &**lower)? == *next {
             return Ok(self.clone());
         }
         let history = at.history(core, &server)?;
-        if let Some(seen) = history.versions.iter().find(|seen| seen.version.number >= *next) {
-            return Ok(Self::Version(seen.clone()));
+        let since = history.versions.iter().map(|seen| seen.version.number).find(|number| number >= next);
+        if let Some(number) = since {
+            return match Target::of_version(core, cx, at, history, number)? {
+                Target::File(body) => Ok(body),
+                Target::Dir(_) | Target::Special(..) => Err(Errno::STALE),
+            };
         }
         // The versions of a name and of an inode are numbered together from the first link on.
         let is_head = history.head.is_some_and(|head| head.vnode.id() == lower.id());
@@ -50,7 +56,7 @@ impl Body {
     }
 
     /// Returns the attributes; the number is the caller's to set.
-    pub(crate) fn attr(&self, core: &Core, cx: &Cx<'_>) -> Result<Attr> {
+    pub(crate) fn attr(&self, core: &Arc<Core>, cx: &Cx<'_>) -> Result<Attr> {
         let server = core.server(cx);
         match self.now(core, cx)? {
             Self::Head { lower, .. } => {
@@ -67,7 +73,7 @@ impl Body {
     }
 
     /// Opens the content. A file of its own is returned as it is.
-    pub(crate) fn open_plain(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Arc<dyn OpenFile>>> {
+    pub(crate) fn open_plain(&self, core: &Arc<Core>, cx: &Cx<'_>) -> Result<Option<Arc<dyn OpenFile>>> {
         let server = core.server(cx).held_for_caller();
         match self.now(core, cx)? {
             Self::Raw { lower, .. } => lower.open(&server, OpenFlags::RDONLY).map(Some),
@@ -90,7 +96,7 @@ impl Body {
     /// Runs `read` with the content. Nothing changes the content meanwhile.
     pub(crate) fn with<T>(
         &self,
-        core: &Core,
+        core: &Arc<Core>,
         cx: &Cx<'_>,
         read: impl FnOnce(&Cx<'_>, &dyn Content) -> Result<T>,
     ) -> Result<T> {
@@ -100,7 +106,9 @@ impl Body {
             let inode = core.inodes.get(lower.id());
             let session = inode.session(&server)?;
             // With the session locked, no version can be made.
-            if let Self::Head { .. } = self.now(core, cx)? {
+            if let Self::Head { lower: now, .. } = self.now(core, cx)?
+                && now.id() == lower.id()
+            {
                 return read(&server, &*head_content(&server, lower)?);
             }
             drop(session);
