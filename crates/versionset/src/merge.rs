@@ -10,10 +10,10 @@ use crate::index::Index;
 use crate::names::{Letter, new_version_name, version_name};
 use crate::reconstruct::{Members, Source, Stored, open_version};
 use crate::sparse::Sparse;
-use crate::store::{StoreFiles, replace};
+use crate::store::{StoreFiles, give, replace};
 use core::cell::Cell;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result};
+use vnode::{Cx, Errno, Name, Result};
 
 /// Makes the older versions independent of version `discarded`. Returns those that are now stored
 /// in another way, with their new letters: the caller records that ([`crate::Record::Converted`])
@@ -73,11 +73,13 @@ fn encode_anew(
     let after = Members::from(index, discarded.saturating_add(1));
     let base = after.first().unwrap_or(index.next());
     let newer = open_version(cx, &source, after)?;
+    let owner = files.dir.lookup(cx, Name::new(&version_name(&files.stem, letter, number))?)?.ok_or(Errno::NOENT)?.attr;
     let write = |letter: Letter| -> Result<bool> {
         let done = Cell::new(false);
         let (temporary, name) =
             (new_version_name(&files.stem, letter, number), version_name(&files.stem, letter, number));
-        let replaced = replace(cx, &files.dir, &temporary, &name, |file| {
+        let replaced = replace(cx, &files.dir, &temporary, &name, |entry, file| {
+            give(cx, entry, owner.uid, owner.gid)?;
             done.set(match letter {
                 Letter::Sparse => Sparse::write(cx, file, &stored.header, &*old, &[&*middle, &*newer]).map(|_| true)?,
                 _ => encode(cx, file, letter, &stored.header, &*old, Newer { content: &*newer, base }, level)?,
