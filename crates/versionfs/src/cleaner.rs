@@ -218,6 +218,7 @@ fn run(core: &Arc<Core>) {
             return;
         }
         core.convert_queue(&|| core.background.stops());
+        core.sets.trim();
     }
 }
 

@@ -13,7 +13,7 @@
 //! as before, the head did not change where it matters. Otherwise the conversion is given up.
 
 use crate::core::Core;
-use crate::head::{copy_data, set_xattrs, xattrs_of};
+use crate::head::{copy_data, dress, xattrs_of};
 use crate::node::VersionVnode;
 use crate::set::{Locked, Set, read_block_id};
 use core::ops::Range;
@@ -23,7 +23,7 @@ use versionset::{
     BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, Stamp, StoreFiles,
     Version, block_target, new_version_name, open_version, version_name,
 };
-use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Vnode};
+use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
 /// Zstandard level of compressed versions.
 pub(crate) const LEVEL: i32 = 3;
@@ -400,21 +400,9 @@ fn finish(
     header: &Header,
 ) -> Result<()> {
     if start.target == Letter::Full {
-        set_xattrs(server, &*new.vnode, &header.xattrs)?;
-    }
-    let (uid, gid) = (old.attr.uid, old.attr.gid);
-    if (new.attr.uid, new.attr.gid) != (uid, gid) {
-        let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
-        match new.vnode.setattr(server, &owner, None) {
-            // The server is not root.
-            Ok(_) | Err(Errno::PERM) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    if start.target == Letter::Full {
-        let mtime = Some(SetTime::At(start.version.mtime));
-        let set = SetAttr { mode: Some(start.version.mode), mtime, ..SetAttr::default() };
-        new.vnode.setattr(server, &set, None)?;
+        dress(server, new, &start.version, &header.xattrs)?;
+    } else {
+        versionset::give(server, new, old.attr.uid, old.attr.gid)?;
     }
     file.fsync(server, false)
 }

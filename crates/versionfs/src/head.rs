@@ -219,7 +219,7 @@ impl Head<'_> {
             let (entry, file) = locked.create(&server, Letter::Sparse, version.number)?;
             let header = Header { version: version.clone(), xattrs: xattrs.clone() };
             let made = SparseWriter::begin(&server, file, attr.size, &header)
-                .and_then(|writer| self.own(&server, &entry, attr).map(|()| writer));
+                .and_then(|writer| versionset::give(&server, &entry, attr.uid, attr.gid).map(|()| writer));
             locked.publish(&server, (Letter::Sparse, version.number, false), made)
         })?;
         locked.opened(version.number);
@@ -427,22 +427,9 @@ impl Head<'_> {
         xattrs_of(cx, &**self.lower)
     }
 
-    /// Gives a version file to the owner of the head, whose quota it counts against.
-    fn own(&self, cx: &Cx<'_>, entry: &Entry, attr: &Attr) -> Result<()> {
-        if (entry.attr.uid, entry.attr.gid) == (attr.uid, attr.gid) {
-            return Ok(());
-        }
-        let set = SetAttr { uid: Some(attr.uid), gid: Some(attr.gid), ..SetAttr::default() };
-        match entry.vnode.setattr(cx, &set, None) {
-            // The server is not root.
-            Ok(_) | Err(Errno::PERM) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
-
     /// Gives a copy the attributes of the head.
     fn copy_attributes(&self, cx: &Cx<'_>, entry: &Entry, attr: &Attr) -> Result<()> {
-        self.own(cx, entry, attr)?;
+        versionset::give(cx, entry, attr.uid, attr.gid)?;
         let set = SetAttr {
             mode: Some(attr.perm()),
             atime: Some(SetTime::At(attr.atime)),
@@ -526,4 +513,13 @@ pub(crate) fn set_xattrs(cx: &Cx<'_>, vnode: &dyn Vnode, xattrs: &[(Vec<u8>, Vec
         }
     }
     Ok(())
+}
+
+/// Gives an ordinary file the attributes of the version that it is.
+pub(crate) fn dress(server: &Cx<'_>, file: &Entry, version: &Version, xattrs: &[Xattr]) -> Result<()> {
+    set_xattrs(server, &*file.vnode, xattrs)?;
+    versionset::give(server, file, version.uid, version.gid)?;
+    let mtime = Some(SetTime::At(version.mtime));
+    let set = SetAttr { mode: Some(version.mode), mtime, ..SetAttr::default() };
+    file.vnode.setattr(server, &set, None).map(drop)
 }

@@ -64,10 +64,27 @@ pub(crate) struct Inode {
     /// layer, and outlives its open file.
     may_be_mapped: AtomicBool,
     session: Mutex<Session>,
+    /// The table that it is in.
+    table: Arc<Table>,
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let Some(shard) = self.table.get(shard_of(self.id)) else { return };
+        let mut shard = shard.lock();
+        // Another object may be known by the number meanwhile. An entry would keep the memory.
+        if shard.get(&self.id).is_some_and(|inode| inode.strong_count() == 0) {
+            shard.remove(&self.id);
+            if shard.capacity() > FEW && shard.len() < shard.capacity() / 8 {
+                let room = shard.len() * 2;
+                shard.shrink_to(room);
+            }
+        }
+    }
 }
 
 impl Inode {
-    fn new(id: u64) -> Self {
+    fn new(id: u64, table: &Arc<Table>) -> Self {
         Self {
             id,
             place: Mutex::new(None),
@@ -80,6 +97,7 @@ impl Inode {
             bound: AtomicU32::new(0),
             may_be_mapped: AtomicBool::new(false),
             session: Mutex::new(Session::default()),
+            table: Arc::clone(table),
         }
     }
 
@@ -201,47 +219,32 @@ impl Inode {
     }
 }
 
-/// Objects of a shard below which those no longer in use are not looked for.
+/// Objects of a shard below which its memory does not matter.
 const FEW: usize = 64;
 
-/// The objects in use by number.
-#[derive(Debug, Default)]
-pub(crate) struct Inodes([Mutex<Shard>; SHARDS]);
+/// The objects in use by number. An object removes itself at its end.
+type Table = [Mutex<NumberMap<Weak<Inode>>>; SHARDS];
 
+/// The objects in use.
 #[derive(Debug, Default)]
-struct Shard {
-    inodes: NumberMap<Weak<Inode>>,
-    /// How many there were when those no longer in use were removed.
-    in_use: usize,
-}
-
-impl Shard {
-    /// Removes the objects that are no longer in use when there may be as many of them as others.
-    fn sweep(&mut self) {
-        if self.inodes.len() >= FEW.max(2 * self.in_use) {
-            self.inodes.retain(|_, inode| inode.strong_count() > 0);
-            self.in_use = self.inodes.len();
-        }
-    }
-}
+pub(crate) struct Inodes(Arc<Table>);
 
 impl Inodes {
     /// Returns the object with this number.
     pub(crate) fn get(&self, id: u64) -> Arc<Inode> {
-        let Some(shard) = self.0.get(shard_of(id)) else { return Arc::new(Inode::new(id)) };
+        let Some(shard) = self.0.get(shard_of(id)) else { return Arc::new(Inode::new(id, &self.0)) };
         let mut shard = shard.lock();
-        if let Some(inode) = shard.inodes.get(&id).and_then(Weak::upgrade) {
+        if let Some(inode) = shard.get(&id).and_then(Weak::upgrade) {
             return inode;
         }
-        shard.sweep();
-        let inode = Arc::new(Inode::new(id));
-        shard.inodes.insert(id, Arc::downgrade(&inode));
+        let inode = Arc::new(Inode::new(id, &self.0));
+        shard.insert(id, Arc::downgrade(&inode));
         inode
     }
 
     /// Returns the object with this number if it is in use.
     pub(crate) fn in_use(&self, id: u64) -> Option<Arc<Inode>> {
-        self.0.get(shard_of(id))?.lock().inodes.get(&id)?.upgrade()
+        self.0.get(shard_of(id))?.lock().get(&id)?.upgrade()
     }
 }
 
@@ -250,14 +253,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_that_are_no_longer_in_use_are_forgotten() {
+    fn objects_that_are_no_longer_in_use_take_no_memory() {
         let inodes = Inodes::default();
-        let kept: Vec<_> = (0..100).map(|id| inodes.get(id)).collect();
-        for id in 100..100_000 {
-            drop(inodes.get(id));
-        }
-        let len: usize = inodes.0.iter().map(|shard| shard.lock().inodes.len()).sum();
-        assert!(len <= 100 + FEW * SHARDS, "{len}");
+        let mut kept: Vec<_> = (0..100_000).map(|id| inodes.get(id)).collect();
+        kept.truncate(100);
+        let count = |size: fn(&NumberMap<Weak<Inode>>) -> usize| -> usize {
+            inodes.0.iter().map(|shard| size(&shard.lock())).sum()
+        };
+        assert_eq!(count(NumberMap::len), 100);
+        assert!(count(NumberMap::capacity) <= 2 * FEW * SHARDS);
         assert!(kept.iter().all(|inode| Arc::ptr_eq(inode, &inodes.get(inode.id))));
+        // The number is used again before the end of the old object.
+        let shard = inodes.0.get(shard_of(7)).unwrap();
+        let old = kept.remove(7);
+        shard.lock().remove(&7);
+        let new = inodes.get(7);
+        drop(old);
+        assert!(Arc::ptr_eq(&new, &inodes.get(7)));
     }
 }

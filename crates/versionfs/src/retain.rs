@@ -6,7 +6,7 @@
 use crate::blocks::VolumeBlocks;
 use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
-use crate::head::Head;
+use crate::head::{Head, dress};
 use crate::set::{Locked, Set, read_block_id};
 use std::sync::Arc;
 use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
@@ -303,7 +303,13 @@ fn make_dependent_sparse(server: &Cx<'_>, locked: &mut Locked<'_>, head: Option<
     let content = crate::past::open_version(server, locked, number, head)?;
     let (store, stem) = (locked.store(server)?, locked.set.stem.to_vec());
     let (temporary, name) = (new_version_name(&stem, Letter::Full, number), version_name(&stem, Letter::Full, number));
-    versionset::replace(server, &store, &temporary, &name, |file| copy_content(server, &*file, &*content))?;
+    let version = locked.index().versions.get(&number).ok_or(Errno::NOENT)?;
+    let files = locked.files(server, None)?;
+    let stored = files.header(server, letter, number)?.ok_or(Errno::IO)?;
+    versionset::replace(server, &store, &temporary, &name, |entry, file| {
+        copy_content(server, &*file, &*content)?;
+        dress(server, entry, version, &stored.header.xattrs)
+    })?;
     locked.append(server, &[Record::Converted { number, letter: Letter::Full }])?;
     locked.remove(server, letter, number)
 }

@@ -124,7 +124,14 @@ pub(crate) struct Made {
 
 /// The sets in use, and those used last.
 #[derive(Debug, Default)]
-pub(crate) struct Sets(Mutex<HashMap<Key, Arc<Set>>>);
+pub(crate) struct Sets(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    sets: HashMap<Key, Arc<Set>>,
+    /// How many there were when those not in use were dropped.
+    left: usize,
+}
 
 impl Core {
     /// Returns the set of a name in a directory.
@@ -151,27 +158,49 @@ impl Core {
 impl Sets {
     /// Forgets the sets of a directory, whose store was removed.
     pub(crate) fn forget_dir(&self, dir: u64) {
-        self.0.lock().retain(|key, _| key.dir != dir);
+        self.0.lock().sets.retain(|key, _| key.dir != dir);
+    }
+
+    /// Drops sets that nobody uses any more, after much work.
+    pub(crate) fn trim(&self) {
+        let mut table = self.0.lock();
+        while table.sets.len() >= CACHED_SETS {
+            let before = table.sets.len();
+            table.evict();
+            if table.sets.len() == before {
+                break;
+            }
+        }
+        let room = CACHED_SETS.max(table.sets.len());
+        table.sets.shrink_to(room);
     }
 
     fn get(&self, key: Key, make: impl FnOnce(Arc<[u8]>) -> Set) -> Arc<Set> {
-        let mut sets = self.0.lock();
-        if let Some(set) = sets.get(&key) {
+        let mut table = self.0.lock();
+        if let Some(set) = table.sets.get(&key) {
             return Arc::clone(set);
         }
-        if sets.len() >= CACHED_SETS {
-            Self::evict(&mut sets);
+        if is_eviction_due(table.sets.len(), table.left) {
+            table.evict();
         }
         let set = Arc::new(make(Arc::clone(&key.stem)));
-        sets.insert(key, Arc::clone(&set));
+        table.sets.insert(key, Arc::clone(&set));
         set
     }
+}
 
+/// Whether to look for sets to drop among these. `left` stayed the last time. Many may be in use,
+/// for example by the queue of the cleaner: then not all are looked at for each new one.
+fn is_eviction_due(count: usize, left: usize) -> bool {
+    count >= CACHED_SETS.max(left + left / 8)
+}
+
+impl Table {
     /// Drops sets that nobody uses: all large ones, and half of the others.
-    fn evict(sets: &mut HashMap<Key, Arc<Set>>) {
+    fn evict(&mut self) {
         let mut versions = 0;
         let mut keep = false;
-        sets.retain(|_, set| {
+        self.sets.retain(|_, set| {
             if Arc::strong_count(set) > 1 {
                 return true;
             }
@@ -179,6 +208,7 @@ impl Sets {
             versions += set.state.try_lock().map_or(0, |state| state.index.versions.len());
             keep && versions < CACHED_VERSIONS
         });
+        self.left = self.sets.len();
     }
 }
 
@@ -831,4 +861,20 @@ pub(crate) fn move_new(
         return Err(Errno::EXIST);
     }
     dir.rename(cx, name, new_dir, new_name, RenameFlags::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_in_use_are_not_looked_at_for_each_new_one() {
+        let (mut left, mut looks) = (0, 0);
+        for count in 0..100_000 {
+            if is_eviction_due(count, left) {
+                (left, looks) = (count, looks + count);
+            }
+        }
+        assert!(looks > 100_000 && looks < 2_000_000, "{looks}");
+    }
 }

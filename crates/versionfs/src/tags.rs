@@ -95,7 +95,7 @@ pub(crate) fn update(
     let store = make_dir(&server, &core.root(), versionset::STORE)?;
     core.inodes.get(core.root().id()).set_has_store(true);
     *known = None;
-    versionset::replace(&server, &store, NEW_FILE, FILE, |file| versionset::write_full(&server, &*file, &bytes, 0))?;
+    versionset::replace(&server, &store, NEW_FILE, FILE, |_, file| versionset::write_full(&server, &*file, &bytes, 0))?;
     *known = Some(tags.into_values().collect());
     Ok(())
 }

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
-use vnode::{Layer as _, OpenFlags};
+use vnode::{Cx, Layer as _, OpenFlags, RenameFlags, SetAttr};
 
 const STORAGES: [&str; 7] = ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"];
 
@@ -376,4 +376,60 @@ fn commands_refuse_what_makes_no_sense() {
     assert_eq!(layer.root().control(&cx(), "versionfs.policy", b".;versions"), Err(vnode::Errno::NOENT));
     assert_eq!(control(&layer, "versionfs.reload"), Ok(String::new()));
     assert!(layer.commands().iter().any(|command| command.name == "versionfs.clean"));
+}
+
+/// Checks that each version file belongs to the owner that its version had, whose quota it counts
+/// against, or to root if it has shared blocks. Returns the owners of the versions by number.
+fn owners(lower: &Arc<MemFs>, when: &str) -> Vec<(u64, u32)> {
+    let store = store(lower).unwrap();
+    let index = index(lower, b"file");
+    let check = |(number, version): (&u64, &versionset::Version)| {
+        let file = versionset::version_name(b"file", version.letter, *number);
+        let attr = store.lookup(&cx(), name(&file)).unwrap().unwrap().attr;
+        let is_shared = version.letter == versionset::Letter::Blocks;
+        let owner = if is_shared { (0, 0) } else { (version.uid, version.gid) };
+        assert_eq!((attr.uid, attr.gid), owner, "{when}: {}", file.escape_ascii());
+        (*number, version.uid)
+    };
+    index.versions.iter().map(check).collect()
+}
+
+#[test]
+fn versions_count_against_the_owner_of_the_file() {
+    let user = |uid: u32| Cx::internal(uid, uid + 1);
+    for storage in STORAGES {
+        let lower = MemFs::new();
+        let layer = mount(&lower, &config(storage, ""));
+        let root = layer.root();
+        let make = |entry: &[u8], uid: u32| {
+            let (_, file) = root.create(&user(uid), name(entry), 0o644, OpenFlags::RDWR).unwrap();
+            file.write(&user(uid), &[uid as u8; 9000], 0).unwrap();
+        };
+        let get = || root.lookup(&cx(), name(b"file")).unwrap().unwrap().vnode;
+        let write = |flags: u32, byte: u8| {
+            let file = get().open(&user(1000), OpenFlags(OpenFlags::RDWR.0 | flags)).unwrap();
+            file.write(&user(1000), &[byte; 5000], 0).unwrap();
+        };
+        let set = |set: SetAttr| assert!(get().setattr(&cx(), &set, None).is_ok());
+        make(b"file", 1000);
+        write(0, 1);
+        write(0o1000, 2);
+        set(SetAttr { size: Some(100), ..SetAttr::default() });
+        set(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        // Root gives it away, and another user's file replaces it.
+        set(SetAttr { uid: Some(3000), gid: Some(3001), ..SetAttr::default() });
+        make(b"new", 2000);
+        root.rename(&cx(), name(b"new"), &root, name(b"file"), RenameFlags::default()).unwrap();
+        write(0, 3);
+        root.unlink(&user(1000), name(b"file")).unwrap();
+        let expected = [1000, 1000, 1000, 1000, 1000, 3000, 2000, 2000];
+        let expected: Vec<_> = (1..).zip(expected).collect();
+        assert_eq!(owners(&lower, storage), expected, "{storage}");
+        let done = control(&layer, "versionfs.convert").unwrap();
+        assert_eq!(owners(&lower, &format!("{storage}, converted")), expected, "{storage}: {done}");
+        // Discarded in the middle: another version takes over its bytes.
+        layer.root().control(&cx(), "versionfs.discard", b"file 3 6").unwrap();
+        let left: Vec<_> = expected.iter().copied().filter(|(number, _)| ![3, 6].contains(number)).collect();
+        assert_eq!(owners(&lower, &format!("{storage}, discarded")), left, "{storage}");
+    }
 }

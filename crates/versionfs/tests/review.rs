@@ -508,6 +508,13 @@ fn versions_of_all_formats_have_their_extended_attributes() {
         }
         let list = command(&fs.root(), "versionfs.list", "a").unwrap();
         assert_eq!(list.lines().nth(2).unwrap().split(' ').nth(1), Some(letter), "{list}");
+        // It becomes the newest one, which is in a format of its own.
+        command(&fs.root(), "versionfs.discard", "a 3").unwrap();
+        let (old, modified) = (opened(&fs, "a 2"), list.lines().nth(2).unwrap().split(' ').nth(8));
+        let value = vnode::read_value(|out| old.getxattr(&cx(), b"user.k", out));
+        let now = command(&fs.root(), "versionfs.list", "a").unwrap();
+        assert_eq!(value, Ok(b"old".to_vec()), "{storage:?}: {now}");
+        assert_eq!(now.lines().nth(2).unwrap().split(' ').nth(8), modified, "{storage:?}");
     }
 }
 

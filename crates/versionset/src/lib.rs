@@ -66,6 +66,6 @@ pub use reconstruct::{Members, Source, Stored, open_version, read_header};
 pub use seal::{Seal, Stamp};
 pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use sparse_compressed::SparseCompressed;
-pub use store::{Blocks, Head, StoreFiles, block_id, block_target, replace};
+pub use store::{Blocks, Head, StoreFiles, block_id, block_target, give, replace};
 pub use text::{MAX_TEXT, Text};
 pub use version::{Cause, Flags, Version, Who, just_after};

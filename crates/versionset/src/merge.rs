@@ -11,10 +11,10 @@ use crate::names::{Letter, new_version_name, version_name};
 use crate::reconstruct::{Members, Source, Stored, open_version};
 use crate::seal::Seal;
 use crate::sparse::Sparse;
-use crate::store::{StoreFiles, replace};
+use crate::store::{StoreFiles, give, replace};
 use core::cell::Cell;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result};
+use vnode::{Cx, Errno, Name, Result};
 
 /// Makes the older versions independent of version `discarded`. Returns those that are now stored
 /// in another way, with their new letters: the caller records that ([`crate::Record::Converted`])
@@ -80,11 +80,13 @@ fn encode_anew(
     // Nothing follows the last version of a name that is gone.
     let is_last = after.first().is_none() && files.head.is_none();
     let newer = if is_last { None } else { Some(open_version(cx, &source, after)?) };
+    let owner = files.dir.lookup(cx, Name::new(&version_name(&files.stem, letter, number))?)?.ok_or(Errno::NOENT)?.attr;
     let write = |letter: Letter| -> Result<bool> {
         let done = Cell::new(false);
         let (temporary, name) =
             (new_version_name(&files.stem, letter, number), version_name(&files.stem, letter, number));
-        let replaced = replace(cx, &files.dir, &temporary, &name, |file| {
+        let replaced = replace(cx, &files.dir, &temporary, &name, |entry, file| {
+            give(cx, entry, owner.uid, owner.gid)?;
             done.set(match (letter, &newer) {
                 (Letter::Sparse, Some(newer)) => {
                     Sparse::write(cx, file, &stored.header, &*old, &[&*middle, &**newer]).map(|_| true)?

@@ -263,7 +263,7 @@ fn index(versions: BTreeMap<u64, Version>, salvaged: &Index, set: &SetFiles) -> 
 /// Those of the layer below. The old index is unchanged then.
 pub fn write_index(cx: &Cx<'_>, store: &Arc<dyn Vnode>, stem: &[u8], index: &Index) -> Result<()> {
     let name = crate::names::index_name(stem);
-    crate::store::replace(cx, store, &new_index_name(stem), &name, |file| {
+    crate::store::replace(cx, store, &new_index_name(stem), &name, |_, file| {
         crate::content::write_full(cx, &*file, &index.to_bytes(), 0)
     })
 }

@@ -8,7 +8,7 @@ use crate::seal::{Seal, Stamp};
 use crate::sparse::SparseBlocks;
 use core::fmt;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Cx, Entry, Errno, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode};
 
 /// The content-addressed versions of a volume.
 pub trait Blocks: Send + Sync + fmt::Debug {
@@ -132,6 +132,22 @@ impl fmt::Debug for StoreFiles {
     }
 }
 
+/// Gives a version file to the owner of the version, whose quota it counts against. A server that
+/// is not root may not, and keeps it.
+///
+/// # Errors
+/// Those of the layer below.
+pub fn give(cx: &Cx<'_>, file: &Entry, uid: u32, gid: u32) -> Result<()> {
+    if (file.attr.uid, file.attr.gid) == (uid, gid) {
+        return Ok(());
+    }
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    match file.vnode.setattr(cx, &owner, None) {
+        Ok(_) | Err(Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Builds a file under a temporary name, makes it durable and renames it to `name`, which may
 /// exist. If anything fails, the temporary file is removed and `name` is unchanged.
 ///
@@ -142,11 +158,11 @@ pub fn replace(
     dir: &Arc<dyn Vnode>,
     temporary: &[u8],
     name: &[u8],
-    build: impl FnOnce(Arc<dyn OpenFile>) -> Result<()>,
+    build: impl FnOnce(&Entry, Arc<dyn OpenFile>) -> Result<()>,
 ) -> Result<()> {
     let (temporary, name) = (Name::new(temporary)?, Name::new(name)?);
-    let file = create_new(cx, dir, temporary)?;
-    let built = build(Arc::clone(&file)).and_then(|()| file.fsync(cx, false));
+    let (entry, file) = create_new(cx, dir, temporary)?;
+    let built = build(&entry, Arc::clone(&file)).and_then(|()| file.fsync(cx, false));
     let renamed = built.and_then(|()| dir.rename(cx, temporary, dir, name, RenameFlags::default()));
     if renamed.is_err() {
         // Left behind, it would only take space: its name says that it is unfinished.
@@ -156,12 +172,12 @@ pub fn replace(
 }
 
 /// Creates a file, in place of one that an interrupted operation left.
-fn create_new(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<Arc<dyn OpenFile>> {
+fn create_new(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) -> Result<(Entry, Arc<dyn OpenFile>)> {
     match dir.create(cx, name, 0o600, OpenFlags::RDWR) {
         Err(Errno::EXIST) => {
             dir.unlink(cx, name)?;
-            Ok(dir.create(cx, name, 0o600, OpenFlags::RDWR)?.1)
+            dir.create(cx, name, 0o600, OpenFlags::RDWR)
         }
-        created => Ok(created?.1),
+        created => created,
     }
 }
