@@ -591,3 +591,34 @@ fn an_interrupted_rename_confuses_no_versions() {
     }
     assert!(without_birth >= 18, "{without_birth}");
 }
+
+/// The size of the buffers that the layer proposes to programs is the same however it is asked.
+#[test]
+fn every_answer_proposes_large_buffers() {
+    let (mem, fs) = fresh(b"1");
+    let root = fs.root();
+    let below = mem.root().getattr(&cx()).unwrap().blksize;
+    assert_eq!(root.getattr(&cx()).unwrap().blksize, below);
+    let size = get(&root, b"a").getattr(&cx()).unwrap().blksize;
+    assert!(size >= 64 * 1024, "{size}");
+    let (created, _) = root.create(&cx(), name(b"b"), 0o644, OpenFlags::WRONLY).unwrap();
+    let (nameless, _) = root.tmpfile(&cx(), 0o644, OpenFlags::RDWR).unwrap();
+    let linked = root.link(&cx(), name(b"c"), &get(&root, b"a")).unwrap();
+    let made = root.mknod(&cx(), name(b"d"), 0o100_644, 0).unwrap();
+    let found = root.lookup(&cx(), name(b"a")).unwrap().unwrap();
+    let changed = |set| get(&root, b"a").setattr(&cx(), &set, None).unwrap().blksize;
+    let answers = [
+        created.attr.blksize,
+        nameless.attr.blksize,
+        linked.attr.blksize,
+        made.attr.blksize,
+        found.attr.blksize,
+        changed(SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+        changed(SetAttr { size: Some(0), ..SetAttr::default() }),
+        changed(SetAttr::default()),
+    ];
+    assert_eq!(answers, [size; 8]);
+    let dir = root.mkdir(&cx(), name(b"e"), 0o755).unwrap();
+    let link = root.symlink(&cx(), name(b"f"), b"a").unwrap();
+    assert_eq!([dir.attr.blksize, link.attr.blksize], [below; 2]);
+}
