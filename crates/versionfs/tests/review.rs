@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use versionfs::{Options, Storage, VersionFs};
-use versionset::{Index, LINKS, STORE};
+use versionset::{Index, LINKS, Letter, STORE};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
 
 fn cx() -> Cx<'static> {
@@ -621,4 +621,42 @@ fn every_answer_proposes_large_buffers() {
     let dir = root.mkdir(&cx(), name(b"e"), 0o755).unwrap();
     let link = root.symlink(&cx(), name(b"f"), b"a").unwrap();
     assert_eq!([dir.attr.blksize, link.attr.blksize], [below; 2]);
+}
+
+/// A version before an append takes no bytes from the file. Whatever is overwritten later, it keeps
+/// them; and it is converted, unlike one before a change of attributes.
+#[test]
+fn versions_before_appends_contain_no_blocks() {
+    for size in [1, 4095, 4096, 5000, 8192] {
+        for storage in [Storage::Sparse, Storage::Compress] {
+            let (mem, old) = (MemFs::new(), vec![b'a'; size]);
+            let fs = VersionFs::new(mem.clone(), Options { storage, ..Options::default() });
+            write(&fs, b"a", &old);
+            let append = |data: &[u8]| {
+                let file = get(&fs.root(), b"a").open(&cx(), OpenFlags(0o2001)).unwrap();
+                assert_eq!(file.write(&cx(), data, 0).unwrap(), data.len());
+            };
+            append(b"more");
+            let stored = get(&get(&mem.root(), STORE), b"a;s1");
+            let len = stored.getattr(&cx()).unwrap().size;
+            let sparse = versionset::Sparse::reopen(&cx(), stored.open(&cx(), OpenFlags::RDONLY).unwrap(), len);
+            assert!(sparse.unwrap().is_empty(), "{size}");
+            append(b"and more");
+            command(&fs.root(), "versionfs.convert", "").unwrap();
+            let index = index(&mem, b"a");
+            let letters: Vec<_> = index.versions.values().map(|version| version.letter).collect();
+            let letter = |len| match storage {
+                Storage::Sparse => Letter::Sparse,
+                _ if len > 4096 => Letter::Compressed,
+                _ => Letter::Full,
+            };
+            assert_eq!(letters, [letter(size), letter(size + 4)], "{size}");
+            let overwritten = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+            overwritten.write(&cx(), &vec![b'b'; size + 12], 0).unwrap();
+            drop(overwritten);
+            let next = [&*old, b"more"].concat();
+            assert!(version(&fs.root(), "a", 1) == old && version(&fs.root(), "a", 2) == next, "{size}");
+            assert!(version(&fs.root(), "a", 3) == [&*next, b"and more"].concat(), "{size}");
+        }
+    }
 }
