@@ -961,7 +961,30 @@ fn client_crate(transport: Transport) {
     assert_eq!(dir.audit_log(&mut |_| ()), Ok(()));
 }
 
+/// Programs that write through the buffers of a standard library send few requests: the layer
+/// proposes large buffers. Directories propose what they do below.
+fn buffered_writes(transport: Transport) {
+    let mount = Mount::new(transport, "storage=sparse");
+    let block_size = |path: &Path| fs::symlink_metadata(path).unwrap().blksize();
+    assert_eq!(block_size(mount.dir()), block_size(&mount.lower));
+    let lines = mount.sandbox.path("lines");
+    sh("seq 1000000 1131071 > \"$1\"; seq 10 > \"$2\"", &[&lines, &mount.path("log")]);
+    // A megabyte each, in short lines. The kernel sends each buffer as two requests: the bytes up
+    // to the next page, and the others. glibc buffers 8 KiB at most.
+    for (append, most) in [
+        ("python3 -c 'f = open(\"'$2'\", \"ab\"); [f.write(line) for line in open(\"'$1'\", \"rb\")]'", 40),
+        ("cut -c 1-7 \"$1\" >> \"$2\"", 270),
+    ] {
+        let sent = mount.mounted.during(|| drop(sh(append, &[&lines, &mount.path("log")]))).get("WRITE");
+        assert!((1..=most).contains(&sent), "{sent} WRITEs: {append}");
+    }
+    let versions = contents(mount.dir(), "log");
+    assert_eq!(versions.iter().map(Vec::len).collect::<Vec<_>>(), [21, 21 + (1 << 20)]);
+    assert_eq!(fs::metadata(mount.path("log")).unwrap().len(), 21 + (2 << 20));
+}
+
 on_both_transports!(
+    buffered_writes,
     client_crate,
     full_disk,
     room_on_a_full_disk,

@@ -20,8 +20,8 @@ use core::ops::Range;
 use std::sync::Arc;
 use versionpolicy::{Effective, Storage};
 use versionset::{
-    BLOCK, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, Stamp, StoreFiles,
-    Version, block_target, new_version_name, open_version, version_name,
+    BLOCK, Cause, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, Stamp,
+    StoreFiles, Version, block_target, new_version_name, open_version, version_name,
 };
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
@@ -346,6 +346,10 @@ fn swap_locked(server: &Cx<'_>, locked: &mut Locked<'_>, start: &Start, temporar
 fn is_attributes_only(server: &Cx<'_>, start: &Start, entry: &Entry) -> Result<bool> {
     let (version, target) = (&start.version, start.target);
     if version.letter != Letter::Sparse || version.size == 0 || target.depends_on_newer() || target == Letter::Blocks {
+        return Ok(false);
+    }
+    // After an append, all bytes of the version are in the head, too.
+    if matches!(version.cause, Cause::Write | Cause::Truncate | Cause::Fallocate) {
         return Ok(false);
     }
     let file = entry.vnode.open(server, OpenFlags::RDONLY)?;

@@ -256,10 +256,13 @@ impl VersionFile {
     /// I/O of another open file, because mappings of this one bypass the layer then, too.
     fn begin(&self, cx: &Cx<'_>, session: &mut Session, flags: OpenFlags) -> Result<()> {
         let server = self.core.server(cx);
+        let may_be_mapped = self.inode.is_bound() && flags.reads();
+        if !may_be_mapped && !flags.truncates() {
+            return Ok(());
+        }
         let attr = self.vnode.getattr(&server)?;
-        if self.inode.is_bound()
-            && flags.reads()
-            && self.versions(cx)?
+        if may_be_mapped
+            && self.versions(cx, &attr)?
             && let Some(sets) = self.head().sets(cx, attr.nlink)?
         {
             session.active = None;
@@ -275,7 +278,7 @@ impl VersionFile {
             return self.touch(cx, session);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
-        if is_alone && self.versions(cx)? {
+        if is_alone && self.versions(cx, &attr)? {
             self.inode.delay(0, self.core.now());
             session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
@@ -316,16 +319,12 @@ impl VersionFile {
         locked.remove(cx, Letter::Full, number)
     }
 
-    /// Whether this open file makes versions.
-    fn versions(&self, cx: &Cx<'_>) -> Result<bool> {
+    /// Whether this open file makes versions. The file has the attributes `attr`.
+    fn versions(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
         if self.inode.is_buried() {
             return Ok(false);
         }
-        if let Some(is_excluded) = self.is_excluded.get() {
-            return Ok(!is_excluded);
-        }
-        let attr = self.vnode.getattr(&self.core.server(cx))?;
-        Ok(!*self.is_excluded.get_or_init(|| self.head().is_excluded(cx, &attr).unwrap_or(false)))
+        Ok(!*self.is_excluded.get_or_init(|| self.head().is_excluded(cx, attr).unwrap_or(false)))
     }
 
     /// Does what is due before bytes change: makes this open file's version, and saves the bytes.
@@ -339,7 +338,7 @@ impl VersionFile {
     ) -> Result<Option<Made>> {
         let head = self.head();
         let makes = !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
-        if makes && self.versions(cx)? {
+        if makes && self.versions(cx, attr)? {
             let made = head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
             self.made.store(true, Ordering::Relaxed);
             return Ok(made);

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use versionset::STORE;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, Result, Vnode};
 
+/// Preferred I/O size of regular files in bytes. Each write that the layer must see is a request,
+/// so large writes are faster. Python buffers this much, glibc up to 8 KiB.
+const IO_SIZE: u32 = 64 * 1024;
+
 /// A vnode over one of the layer below.
 #[derive(Debug)]
 pub(crate) struct VersionVnode {
@@ -39,7 +43,7 @@ impl VersionVnode {
         if entry.attr.kind() == Kind::Directory {
             vnode.inode.set_has_store(false);
         }
-        Entry { attr: entry.attr, vnode: Arc::new(vnode) }
+        Entry { attr: with_io_size(entry.attr), vnode: Arc::new(vnode) }
     }
 
     /// Downcasts an argument to a vnode of this layer; fails with `EXDEV` for others.
@@ -76,6 +80,12 @@ impl VersionVnode {
         if self.inode.is_buried() {
             attr.nlink = 0;
         }
-        Ok(attr)
+        Ok(with_io_size(attr))
     }
+}
+
+/// Returns the attributes of a new object as users see them.
+pub(crate) fn with_io_size(attr: Attr) -> Attr {
+    let blksize = if attr.kind() == Kind::Regular { attr.blksize.max(IO_SIZE) } else { attr.blksize };
+    Attr { blksize, ..attr }
 }

@@ -1,5 +1,5 @@
 use crate::audit::Event;
-use crate::node::{VersionVnode, is_reserved};
+use crate::node::{VersionVnode, is_reserved, with_io_size};
 use crate::set::find_store;
 use std::any::Any;
 use std::sync::Arc;
@@ -197,6 +197,6 @@ impl VersionVnode {
             vnode.inode.found_at(&self.lower, name.as_bytes());
         }
         let file = vnode.created(cx, file, flags)?;
-        Ok((Entry { attr: entry.attr, vnode: Arc::new(vnode) }, file))
+        Ok((Entry { attr: with_io_size(entry.attr), vnode: Arc::new(vnode) }, file))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use versionfs::{Options, Storage, VersionFs};
-use versionset::{Index, LINKS, STORE};
+use versionset::{Index, LINKS, Letter, STORE};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
 
 fn cx() -> Cx<'static> {
@@ -645,4 +645,73 @@ fn a_version_is_copied_over_its_own_head() {
     assert!(read(&get(&fs.root(), b"a")) == first && version(&fs.root(), "a", 1) == first);
     let changed = version(&fs.root(), "a", 2);
     assert!(changed[..10_000] == second && changed[10_000..] == first[10_000..]);
+}
+
+/// The size of the buffers that the layer proposes to programs is the same however it is asked.
+#[test]
+fn every_answer_proposes_large_buffers() {
+    let (mem, fs) = fresh(b"1");
+    let root = fs.root();
+    let below = mem.root().getattr(&cx()).unwrap().blksize;
+    assert_eq!(root.getattr(&cx()).unwrap().blksize, below);
+    let size = get(&root, b"a").getattr(&cx()).unwrap().blksize;
+    assert!(size >= 64 * 1024, "{size}");
+    let (created, _) = root.create(&cx(), name(b"b"), 0o644, OpenFlags::WRONLY).unwrap();
+    let (nameless, _) = root.tmpfile(&cx(), 0o644, OpenFlags::RDWR).unwrap();
+    let linked = root.link(&cx(), name(b"c"), &get(&root, b"a")).unwrap();
+    let made = root.mknod(&cx(), name(b"d"), 0o100_644, 0).unwrap();
+    let found = root.lookup(&cx(), name(b"a")).unwrap().unwrap();
+    let changed = |set| get(&root, b"a").setattr(&cx(), &set, None).unwrap().blksize;
+    let answers = [
+        created.attr.blksize,
+        nameless.attr.blksize,
+        linked.attr.blksize,
+        made.attr.blksize,
+        found.attr.blksize,
+        changed(SetAttr { mode: Some(0o600), ..SetAttr::default() }),
+        changed(SetAttr { size: Some(0), ..SetAttr::default() }),
+        changed(SetAttr::default()),
+    ];
+    assert_eq!(answers, [size; 8]);
+    let dir = root.mkdir(&cx(), name(b"e"), 0o755).unwrap();
+    let link = root.symlink(&cx(), name(b"f"), b"a").unwrap();
+    assert_eq!([dir.attr.blksize, link.attr.blksize], [below; 2]);
+}
+
+/// A version before an append takes no bytes from the file. Whatever is overwritten later, it keeps
+/// them; and it is converted, unlike one before a change of attributes.
+#[test]
+fn versions_before_appends_contain_no_blocks() {
+    for size in [1, 4095, 4096, 5000, 8192] {
+        for storage in [Storage::Sparse, Storage::Compress] {
+            let (mem, old) = (MemFs::new(), vec![b'a'; size]);
+            let fs = VersionFs::new(mem.clone(), Options { storage, ..Options::default() });
+            write(&fs, b"a", &old);
+            let append = |data: &[u8]| {
+                let file = get(&fs.root(), b"a").open(&cx(), OpenFlags(0o2001)).unwrap();
+                assert_eq!(file.write(&cx(), data, 0).unwrap(), data.len());
+            };
+            append(b"more");
+            let stored = get(&get(&mem.root(), STORE), b"a;s1");
+            let len = stored.getattr(&cx()).unwrap().size;
+            let sparse = versionset::Sparse::reopen(&cx(), stored.open(&cx(), OpenFlags::RDONLY).unwrap(), len);
+            assert!(sparse.unwrap().is_empty(), "{size}");
+            append(b"and more");
+            command(&fs.root(), "versionfs.convert", "").unwrap();
+            let index = index(&mem, b"a");
+            let letters: Vec<_> = index.versions.values().map(|version| version.letter).collect();
+            let letter = |len| match storage {
+                Storage::Sparse => Letter::Sparse,
+                _ if len > 4096 => Letter::Compressed,
+                _ => Letter::Full,
+            };
+            assert_eq!(letters, [letter(size), letter(size + 4)], "{size}");
+            let overwritten = get(&fs.root(), b"a").open(&cx(), OpenFlags::RDWR).unwrap();
+            overwritten.write(&cx(), &vec![b'b'; size + 12], 0).unwrap();
+            drop(overwritten);
+            let next = [&*old, b"more"].concat();
+            assert!(version(&fs.root(), "a", 1) == old && version(&fs.root(), "a", 2) == next, "{size}");
+            assert!(version(&fs.root(), "a", 3) == [&*next, b"and more"].concat(), "{size}");
+        }
+    }
 }

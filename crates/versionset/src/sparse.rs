@@ -178,10 +178,13 @@ impl SparseWriter {
     }
 
     /// Returns the first run of blocks that `range` touches and that are absent, as a byte range
-    /// that ends at the size of the version.
+    /// that ends at the size of the version. Bytes behind that are none of the version's.
     #[must_use]
     pub fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let end = range.end.min(self.layout.size);
+        if range.start >= end {
+            return None;
+        }
         let last = end.div_ceil(BLOCK);
         let first = (range.start / BLOCK..last).find(|block| !is_set(&self.bitmap, *block))?;
         let after = (first..last).find(|block| is_set(&self.bitmap, *block)).unwrap_or(last);
@@ -583,6 +586,24 @@ mod tests {
             assert!(all(&cx, &version).unwrap() == old, "{size}");
             let reopened = Sparse::reopen(&cx, sparse, length).unwrap();
             assert_eq!(reopened.bitmap, writer.bitmap);
+        }
+    }
+
+    #[test]
+    fn bytes_behind_the_end_are_not_missing() {
+        let fs = MemFs::new();
+        let cx = Cx::internal(0, 0);
+        let writer = SparseWriter::begin(&cx, file(&fs, "s"), 5000, &header()).unwrap();
+        for (range, missing) in [
+            (4999..9000, Some(4096..5000)),
+            (5000..9000, None),
+            (5000..5001, None),
+            (4096..4096, None),
+            (6000..7000, None),
+            (0..1, Some(0..4096)),
+        ] {
+            assert_eq!(writer.missing(range.clone()), missing, "{range:?}");
+            assert_eq!(writer.has(range.clone()), missing.is_none(), "{range:?}");
         }
     }
 
