@@ -182,8 +182,8 @@ impl Pack {
         from: u64,
         sink: &mut dyn FnMut(Scanned<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut window = Window { pack: self, file: self.file(cx, OpenFlags::RDONLY)?, bytes: Vec::new(), start: from };
-        let size = self.size(cx)?;
+        let (file, size) = (self.file(cx, OpenFlags::RDONLY)?, self.size(cx)?);
+        let mut window = Window { pack: self, file, bytes: Vec::new(), start: from, size };
         let mut offset = from;
         let mut budget = SEARCH_MAX;
         while offset < size {
@@ -213,6 +213,8 @@ struct Window<'a> {
     file: Arc<dyn OpenFile>,
     bytes: Vec<u8>,
     start: u64,
+    /// The size of the file when the scan began.
+    size: u64,
 }
 
 impl Window<'_> {
@@ -222,7 +224,9 @@ impl Window<'_> {
         let at = match within.filter(|&at| at + len <= self.bytes.len()) {
             Some(at) => at,
             None => {
-                self.bytes.resize(len.max(SCAN_READ), 0);
+                // Most packs are small, and filling the buffer takes longer than reading them.
+                let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+                self.bytes.resize(len.max(SCAN_READ).min(left), 0);
                 let read = read_full(cx, &*self.file, &mut self.bytes, offset)?;
                 self.bytes.truncate(read);
                 self.start = offset;
