@@ -31,7 +31,7 @@ pub(crate) struct Core {
     /// The times that tags name, once they are known. Held while the tags are changed.
     pub(crate) tags: Mutex<Option<Arc<[Time]>>>,
     pub(crate) past: PastObjects,
-    uid: u32,
+    pub(crate) uid: u32,
     gid: u32,
 }
 

@@ -100,6 +100,9 @@ struct State {
     /// next record.
     is_unwritten: bool,
     store: Option<Arc<dyn Vnode>>,
+    /// Whether another user may have made the store. Then the versions have no set-user-ID and
+    /// set-group-ID bits, and no privileged extended attributes.
+    is_forgeable: bool,
     /// The seal of the version with this number, if it is known.
     seal: Option<(u64, Seal)>,
 }
@@ -342,6 +345,7 @@ impl Locked<'_> {
             return Ok(());
         };
         self.state.store = Some(Arc::clone(&store));
+        self.state.is_forgeable = store.getattr(cx)?.uid != core.uid;
         let name = index_name(&self.set.stem);
         if let Some(entry) = store.lookup(cx, Name::new(&name)?)? {
             let bytes = read_index(cx, &entry)?;
@@ -364,7 +368,21 @@ impl Locked<'_> {
             self.end_stale_period(core, cx)?;
         }
         self.state.is_loaded = true;
+        self.drop_set_ids();
         Ok(())
+    }
+
+    /// Takes the set-user-ID and set-group-ID bits from versions that another user may have made:
+    /// root must not restore them.
+    fn drop_set_ids(&mut self) {
+        if self.state.is_forgeable {
+            self.state.index.versions.values_mut().for_each(|version| version.mode &= !0o6000);
+        }
+    }
+
+    /// Whether another user may have made the store.
+    pub(crate) fn is_forgeable(&self) -> bool {
+        self.state.is_forgeable
     }
 
     /// Whether there is a version after the newest recorded one: a power failure can lose the end
@@ -476,6 +494,7 @@ impl Locked<'_> {
         })?;
         let rebuilt = crate::rebuild::rebuilt(cx, &self.store_files(store, None), &self.state.index, &found)?;
         self.state.index = rebuilt;
+        self.drop_set_ids();
         // The record of a long name may be what is damaged.
         self.state.index.name = self.set.name.clone();
         self.rewrite(cx)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use versionfs::{Options, Storage, VersionFs};
 use versionset::{Condition, Index, STORE};
-use vnode::{Cx, Kind, Layer, Name, OpenFlags, Time, Vnode, XattrFlags};
+use vnode::{Cx, Kind, Layer, Name, OpenFlags, SetAttr, Time, Vnode, XattrFlags};
 
 fn cx() -> Cx<'static> {
     Cx::internal(0, 0)
@@ -150,4 +150,38 @@ fn threads_do_not_lose_versions() {
     assert_eq!(index(&mem, b"a").versions.len(), 300);
     assert_eq!(index(&mem, b"b").versions.len(), 100);
     assert_eq!(index(&mem, b"c").versions.len(), 100);
+}
+
+/// A user who owns a lower directory can put a store of their own there. Root must not restore
+/// privileges from it.
+#[test]
+fn a_store_that_a_user_may_have_made_gives_no_privileges() {
+    let mem = MemFs::new();
+    let fs = VersionFs::new(mem.clone(), Options::default());
+    write(&fs, b"a", b"text").unwrap();
+    let mode = |mode| {
+        get(&fs.root(), b"a").setattr(&cx(), &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).unwrap();
+    };
+    for (name, value) in [(&b"security.capability"[..], &b"caps"[..]), (b"user.note", b"harmless")] {
+        get(&fs.root(), b"a").setxattr(&cx(), name, value, XattrFlags::default()).unwrap();
+    }
+    mode(0o6755);
+    mode(0o755);
+    let store = get(&mem.root(), STORE);
+    for (owner, expected, names) in [
+        (store.getattr(&cx()).unwrap().uid, "6755", &b"security.capability\0user.note\0"[..]),
+        (4711, "755", b"user.note\0"),
+    ] {
+        let owner = SetAttr { uid: Some(owner), ..SetAttr::default() };
+        store.setattr(&cx(), &owner, None).unwrap();
+        let fs = VersionFs::new(mem.clone(), Options::default());
+        let list = String::from_utf8(fs.root().control(&cx(), "versionfs.list", b"a").unwrap()).unwrap();
+        let newest: Vec<&str> = list.lines().last().unwrap().split(' ').collect();
+        assert_eq!(newest[5], expected, "{list}");
+        let token = fs.root().control(&cx(), "versionfs.open", format!("a {}", newest[0]).as_bytes()).unwrap();
+        let past = get(&fs.root(), token.trim_ascii());
+        assert_eq!(vnode::read_value(|out| past.listxattr(&cx(), out)).unwrap(), names);
+        let capability = vnode::read_value(|out| past.getxattr(&cx(), b"security.capability", out));
+        assert_eq!(capability.is_ok(), expected == "6755");
+    }
 }

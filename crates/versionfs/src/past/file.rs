@@ -70,16 +70,22 @@ impl PastFile {
 /// The extended attribute with the access control list.
 const ACL: &[u8] = b"system.posix_acl_access";
 
-/// Returns the extended attributes that a version has.
+/// Returns the extended attributes that a version has, without those that give privileges if
+/// another user may have made it.
 fn stored_xattrs(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Vec<Xattr>> {
     let locked = seen.set.lock(core, cx)?;
     let version = seen.find(&locked).ok_or(Errno::STALE)?;
-    if version.letter == Letter::Full {
+    let mut xattrs = if version.letter == Letter::Full {
         let entry = locked.file(cx, version.letter, version.number)?.ok_or(Errno::IO)?;
-        return xattrs_of(cx, &*entry.vnode);
+        xattrs_of(cx, &*entry.vnode)?
+    } else {
+        let stored = locked.files(cx, None)?.header(cx, version.letter, version.number)?;
+        stored.map(|stored| stored.header.xattrs).unwrap_or_default()
+    };
+    if locked.is_forgeable() {
+        xattrs.retain(|(name, _)| !name.starts_with(b"security.") && !name.starts_with(b"trusted."));
     }
-    let stored = locked.files(cx, None)?.header(cx, version.letter, version.number)?;
-    Ok(stored.map(|stored| stored.header.xattrs).unwrap_or_default())
+    Ok(xattrs)
 }
 
 /// Returns the names of extended attributes as listxattr(2) does.
