@@ -30,10 +30,12 @@ if [[ -z $failures ]] || ((count > most)) || grep -q '|$' <<<"$failures" || grep
 fi
 unstable=()
 while IFS='|' read -r -u 3 program names; do
+	# The same packages as before, or cargo would compile them with other features.
+	target=${program#-p * }
 	# shellcheck disable=SC2086 # lists of words
 	for name in $names; do
 		step "$name failed: once more, alone"
-		cargo test --locked $program -- --exact "$name" || die "$name failed twice"
+		cargo test --locked "$@" $target -- --exact "$name" || die "$name failed twice"
 		unstable+=("$name (cargo test $program)")
 	done
 done 3<<<"$failures"

@@ -12,8 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use versionclient::{Directory, Error, List, LogLine, Named, Origin, Version};
 
 /// Commands about the whole mount.
-const OF_THE_OWNER: [&str; 5] =
-    ["versionfs.tag", "versionfs.untag", "versionfs.clean", "versionfs.convert", "versionfs.reload"];
+const OF_THE_OWNER: [&str; 5] = ["tag", "untag", "clean", "convert", "reload"];
 
 /// A directory of the mount, as it is now or as it was.
 #[derive(Debug)]
@@ -250,10 +249,10 @@ fn failure(path: &Path, word: &str, error: Error) -> Failure {
         Error::Refused(Errno::ACCESS) => {
             Failure::usage(format!("{name}: you may not read old versions of it; see versionctl policy explain"))
         }
-        Error::Refused(Errno::PERM) if OF_THE_OWNER.contains(&&*command) => {
+        Error::Refused(Errno::PERM) if OF_THE_OWNER.contains(&word) => {
             Failure::usage(format!("{name}: only root and the mounting user may use {command}; use sudo"))
         }
-        Error::Refused(Errno::INVAL) if command == "versionfs.reload" => Failure::usage(format!(
+        Error::Refused(Errno::INVAL) if word == "reload" => Failure::usage(format!(
             "{name}: a policy file has errors, and the policies stay as they are; see versionctl policy check"
         )),
         Error::Refused(Errno::PERM) => Failure::usage(format!(
@@ -273,8 +272,8 @@ mod tests {
     #[test]
     fn failures_name_the_path_and_what_to_do() {
         let failed = |command, errno| failure(Path::new("/m"), command, Error::Refused(errno)).reason;
-        assert!(failed("versionfs.reload", Errno::PERM).contains("only root and the mounting user"));
-        assert!(failed("versionfs.reload", Errno::INVAL).contains("versionctl policy check"));
+        assert!(failed("reload", Errno::PERM).contains("only root and the mounting user"));
+        assert!(failed("reload", Errno::INVAL).contains("versionctl policy check"));
         for (error, exit, part) in [
             (Error::Foreign, Exit::Mount, "mount -t versionfs"),
             (Error::Refused(Errno::NOTTY), Exit::Mount, "versionfs.list"),
