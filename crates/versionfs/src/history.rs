@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Birth, LinkPeriod, Version};
+use versionset::{Birth, Letter, LinkPeriod, Version};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
@@ -68,6 +68,18 @@ pub(crate) enum Moment {
 impl At {
     pub(crate) fn new(dir: &Arc<dyn Vnode>, name: &[u8]) -> Self {
         Self { dir: Arc::clone(dir), name: name.into() }
+    }
+
+    /// Returns a version that has a content of its own, if the name was never one of several: then
+    /// neither its interval nor its place depends on the rest of the history, which may be long.
+    pub(crate) fn content(&self, core: &Core, cx: &Cx<'_>, number: u64) -> Result<Option<Seen>> {
+        let own = core.set_of_name(&self.dir, &self.name);
+        let locked = own.lock(core, &core.server(cx))?;
+        let index = locked.index();
+        let found = index.versions.get(&number).filter(|version| {
+            index.links.is_empty() && !matches!(version.letter, Letter::Renamed | Letter::Directory | Letter::Special)
+        });
+        Ok(found.map(|version| seen(version, &own, index)))
     }
 
     /// Reads the history of the name.
