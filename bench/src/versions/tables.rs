@@ -89,7 +89,7 @@ fn verdict(goal: Option<f64>, measured: Option<f64>) -> String {
         (Some(goal), Some(measured)) if measured <= goal => format!("{goal:.2}, met"),
         (Some(goal), Some(_)) => format!("{goal:.2}, missed"),
         (Some(goal), None) => format!("{goal:.2}"),
-        (None, _) => String::new(),
+        (None, _) => NONE.to_owned(),
     }
 }
 
@@ -183,7 +183,7 @@ fn peer_table(report: &VersionReport) -> String {
             number(blocks),
             number(run.sizes as f64 / MEGABYTE),
             git.map_or_else(|| NONE.to_owned(), |git| format!("{:.2}", blocks / git)),
-            String::new(),
+            NONE.to_owned(),
             number(run.seconds),
         ]);
     }
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(compress[1..5], ["1.05", "1.10, met", "1.00", "2.00"]);
         assert_eq!(compress[5..], ["0.50", "0.50", "5.00", "5.00", "2.50", "7.00", "2.00", "2.25, met"]);
         assert_eq!((row("sparse")[2].as_str(), row("sparse")[12].as_str()), ("1.10, missed", "6.46, missed"));
-        assert_eq!((row("null layer")[1].as_str(), row("native")[2].as_str()), ("1.00", ""));
+        assert_eq!((row("null layer")[1].as_str(), row("native")[2].as_str()), ("1.00", NONE));
         let on = cells(&text, "Copy-on-write and copy-on-change", "Copying releases");
         assert_eq!(on[2..], [NONE, "10.0", "95.0", "45.0"]);
         assert!(text.contains("(versions-copy.svg)") && text.contains("(versions-copy-on.svg)"), "{text}");
