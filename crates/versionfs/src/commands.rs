@@ -340,16 +340,14 @@ impl Place<'_> {
 
     fn open(&self, cx: &Cx<'_>, at: &At, number: u64) -> Result<Vec<u8>> {
         self.require(cx, access::SEARCH)?;
-        if let Some(seen) = at.content(self.core, cx, number)? {
-            let key = PastKey::version(&seen, false);
-            let target = Target::File(Body::Version(seen));
-            let vnode = self.core.past.get(&key, |id| target.into_vnode(self.core, id, crate::past::END));
-            return self.token(cx, vnode);
-        }
-        let history = at.history(self.core, cx)?;
-        let seen = history.version(number).ok_or(Errno::NOENT)?;
-        let key = PastKey::version(seen, false);
-        let target = Target::of_version(self.core, cx, at, history, number)?;
+        let (key, target) = match at.content(self.core, cx, number)? {
+            Some(seen) => (PastKey::version(&seen, false), Target::File(Body::Version(seen))),
+            None => {
+                let history = at.history(self.core, cx)?;
+                let key = PastKey::version(history.version(number).ok_or(Errno::NOENT)?, false);
+                (key, Target::of_version(self.core, cx, at, history, number)?)
+            }
+        };
         let vnode = self.core.past.get(&key, |id| target.into_vnode(self.core, id, crate::past::END));
         self.token(cx, vnode)
     }

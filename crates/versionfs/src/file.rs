@@ -275,7 +275,7 @@ impl VersionFile {
         }
         if attr.size == 0 {
             // Truncating sets the times even then.
-            return self.touch(cx, session);
+            return self.touch(cx, session, attr.nlink);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx, &attr)? {
@@ -367,8 +367,7 @@ impl VersionFile {
     }
 
     /// Sets the modification time after a write that changed no byte.
-    fn touch(&self, cx: &Cx<'_>, session: &mut Session) -> Result<()> {
-        let nlink = self.vnode.getattr(&self.core.server(cx))?.nlink;
+    fn touch(&self, cx: &Cx<'_>, session: &mut Session, nlink: u32) -> Result<()> {
         self.head().before_touch(cx, session, nlink)?;
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         self.vnode.setattr(&self.core.server(cx), &set, Some(&*self.lower)).map(|_| ())
@@ -432,7 +431,7 @@ impl VersionFile {
         // Where a delayed truncation has ended just now, this is its size.
         let offset = if self.appends { attr.size } else { offset };
         if self.is_unchanged(cx, data, offset, attr.size)? {
-            self.touch(cx, &mut session)?;
+            self.touch(cx, &mut session, attr.nlink)?;
             return Ok(data.len());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;

@@ -1,9 +1,10 @@
 //! The history of a name: which content it had at which time, whatever set keeps it.
 
+use crate::convert::is_content;
 use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Birth, Letter, LinkPeriod, Version};
+use versionset::{Birth, LinkPeriod, Version};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
@@ -76,9 +77,7 @@ impl At {
         let own = core.set_of_name(&self.dir, &self.name);
         let locked = own.lock(core, &core.server(cx))?;
         let index = locked.index();
-        let found = index.versions.get(&number).filter(|version| {
-            index.links.is_empty() && !matches!(version.letter, Letter::Renamed | Letter::Directory | Letter::Special)
-        });
+        let found = index.versions.get(&number).filter(|version| index.links.is_empty() && is_content(version.letter));
         Ok(found.map(|version| seen(version, &own, index)))
     }
 

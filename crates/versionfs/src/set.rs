@@ -222,8 +222,12 @@ pub(crate) fn link_stem(vnode: &dyn Vnode) -> Vec<u8> {
 
 /// Returns the store of a directory, if it has one.
 pub(crate) fn find_store(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Option<Arc<dyn Vnode>>> {
-    let found = dir.lookup(cx, Name::new(STORE)?)?;
-    Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
+    Ok(find_dir(cx, dir, STORE)?.map(|entry| entry.vnode))
+}
+
+/// Looks up a directory; anything else of that name counts as nothing.
+fn find_dir(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Option<Entry>> {
+    Ok(dir.lookup(cx, Name::new(name)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory))
 }
 
 /// Returns the store of a directory; creates it if necessary.
@@ -322,13 +326,11 @@ impl Set {
         (!self.is_link).then(|| (&self.home, self.name.as_deref().unwrap_or(&self.stem)))
     }
 
-    fn find_store(&self, cx: &Cx<'_>) -> Result<Option<Arc<dyn Vnode>>> {
-        let Some(store) = find_store(cx, &self.home)? else { return Ok(None) };
-        if !self.is_link {
-            return Ok(Some(store));
+    fn find_store(&self, cx: &Cx<'_>) -> Result<Option<Entry>> {
+        match find_dir(cx, &self.home, STORE)? {
+            Some(store) if self.is_link => find_dir(cx, &store.vnode, LINKS),
+            store => Ok(store),
         }
-        let found = store.lookup(cx, Name::new(LINKS)?)?;
-        Ok(found.filter(|entry| entry.vnode.kind() == Kind::Directory).map(|entry| entry.vnode))
     }
 }
 
@@ -344,8 +346,9 @@ impl Locked<'_> {
             self.state.is_loaded = true;
             return Ok(());
         };
+        self.state.is_forgeable = store.attr.uid != core.uid;
+        let store = store.vnode;
         self.state.store = Some(Arc::clone(&store));
-        self.state.is_forgeable = store.getattr(cx)?.uid != core.uid;
         let name = index_name(&self.set.stem);
         if let Some(entry) = store.lookup(cx, Name::new(&name)?)? {
             let bytes = read_index(cx, &entry)?;
