@@ -1,6 +1,6 @@
-use super::{MAX_BLOCK, Object};
+use super::{MAX_BLOCK, Object, State};
 use core::fmt;
-use vnode::{Cx, Result};
+use vnode::{Cx, OpenFlags, Result};
 
 /// Maximum header size in bytes.
 pub const MAX_HEADER: u32 = 4096;
@@ -95,6 +95,9 @@ pub struct FormatBlock<'a> {
     pub header: &'a [u8],
     /// Block number, counted from the start of the file.
     pub number: u64,
+    /// What [`FileFormat::opened`] returned for the open file that the block is read or written
+    /// through.
+    pub opened: Option<&'a State>,
 }
 
 /// Stores data in blocks of a larger, fixed size ([`Layout`]). This leaves room for a nonce, a tag
@@ -105,6 +108,17 @@ pub struct FormatBlock<'a> {
 /// block of zeros is a hole: it reads as zeros and never reaches the hook. Blocks of zeros that a
 /// program writes do reach it.
 pub trait FileFormat: Send + Sync + fmt::Debug {
+    /// The file is being opened or created, or is truncated without an open file. The result belongs
+    /// to that open file, and every block that is read or written through it gets it. It is dropped
+    /// when the open file is closed; a memory mapping keeps it open.
+    ///
+    /// # Errors
+    /// The open or the truncation fails with this errno.
+    fn opened(&self, cx: &Cx<'_>, file: &Object<'_>, flags: OpenFlags) -> Result<Option<State>> {
+        let _ = (cx, file, flags);
+        Ok(None)
+    }
+
     /// Creates the header of a file that receives its first data, or receives data again after
     /// truncation to zero. Each call should create a new header, for example with a new file ID.
     /// The buffer is zeroed.

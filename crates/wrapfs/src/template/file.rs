@@ -27,11 +27,18 @@ pub(crate) struct TemplateFile {
     pub(crate) held: Option<Held>,
     /// Set if data is stored in blocks of a larger size.
     pub(crate) format: Option<Arc<FormatInode>>,
+    /// What the hook of the format returned when the file was opened.
+    pub(crate) opened: Option<State>,
 }
 
 /// Returns the file of the layer below if `file` belongs to the template, otherwise `file` itself.
 pub(crate) fn lower_of(file: &dyn OpenFile) -> &dyn OpenFile {
     file.as_any().downcast_ref::<TemplateFile>().map_or(file, |own| &*own.lower)
+}
+
+/// Returns what the hook of the format returned when `file` was opened.
+pub(crate) fn opened_of(file: &dyn OpenFile) -> Option<&State> {
+    file.as_any().downcast_ref::<TemplateFile>()?.opened.as_ref()
 }
 
 /// Returns the file of [`lower_of`] if it can be written.
@@ -60,7 +67,8 @@ impl TemplateFile {
     /// Returns the file as one stored in a format, if it is one.
     fn formatted(&self) -> Option<FormatFile<'_>> {
         let (format, inode) = (self.core.format.as_ref()?, self.format.as_deref()?);
-        Some(FormatFile { format, inode, object: self.object(), vnode: &*self.vnode, file: &*self.lower })
+        let (object, opened) = (self.object(), self.opened.as_ref());
+        Some(FormatFile { format, inode, object, vnode: &*self.vnode, file: &*self.lower, opened })
     }
 
     /// Whether its data differs from the data below.

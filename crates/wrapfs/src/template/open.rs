@@ -1,10 +1,11 @@
 //! Opening and resizing files below.
 
 use super::data::{CodedFile, Inode, changes_blocks};
-use super::file::{TemplateFile, lower_of, writable_lower_of};
+use super::file::{TemplateFile, lower_of, opened_of, writable_lower_of};
 use super::format::{FormatFile, FormatInode, Formatted};
 use super::node::TemplateVnode;
 use super::resized::Resizing;
+use crate::hooks::State;
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
 
@@ -34,12 +35,20 @@ impl TemplateVnode {
         lower: Arc<dyn OpenFile>,
         flags: OpenFlags,
         format: Arc<FormatInode>,
+        opened: Option<State>,
     ) -> Arc<dyn OpenFile> {
         let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
-        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode: None, held: None, format: Some(format) })
+        let format = Some(format);
+        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode: None, held: None, format, opened })
+    }
+
+    /// Calls the hook of the format for this file, which is being opened.
+    fn opened(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Option<State>> {
+        self.core.format.as_ref().map_or(Ok(None), |format| format.opened(cx, &self.object(), flags))
     }
 
     fn open_format(&self, cx: &Cx<'_>, flags: OpenFlags, format: Arc<FormatInode>) -> Result<Arc<dyn OpenFile>> {
+        let opened = self.opened(cx, flags)?;
         let lower = if flags.truncates() {
             let _own = format.own(cx)?;
             let lower = self.lower.open(cx, widened(flags))?;
@@ -48,7 +57,7 @@ impl TemplateVnode {
         } else {
             self.lower.open(cx, widened(flags))?
         };
-        Ok(self.file_of_format(lower, flags, format))
+        Ok(self.file_of_format(lower, flags, format, opened))
     }
 
     fn resize_format(
@@ -60,9 +69,14 @@ impl TemplateVnode {
         (format, inode): (&Formatted, &FormatInode),
     ) -> Result<Attr> {
         cx.require_blocking()?;
+        // An open file that can't be written is not used below.
+        let known = file.filter(|file| writable_lower_of(*file).is_some()).map(|file| opened_of(file).cloned());
+        let opened = known.map_or_else(|| self.opened(cx, OpenFlags::RDWR), Ok)?;
+        let opened = opened.as_ref();
         let _own = inode.own(cx)?;
         self.with_writable(cx, file, |file| {
-            FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file }.resize(cx, set, new_size)
+            let file = FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file, opened };
+            file.resize(cx, set, new_size)
         })
     }
 
@@ -74,7 +88,7 @@ impl TemplateVnode {
 
     fn file(&self, lower: Arc<dyn OpenFile>, flags: OpenFlags, inode: Option<Arc<Inode>>) -> Arc<dyn OpenFile> {
         let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
-        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode, held: None, format: None })
+        Arc::new(TemplateFile { core, vnode, record, lower, flags, inode, held: None, format: None, opened: None })
     }
 
     pub(crate) fn open_file(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
@@ -149,7 +163,8 @@ impl TemplateVnode {
             return Ok(Arc::new(self.open_resized((cx, &server), resizing, flags.without_trunc(), Some(lower))?));
         }
         if let Some(format) = self.format_inode() {
-            return Ok(self.file_of_format(lower, flags, format));
+            let opened = self.opened(cx, flags)?;
+            return Ok(self.file_of_format(lower, flags, format, opened));
         }
         let inode = self.inode(cx)?;
         if self.flags_of_new(flags) != flags && inode.as_ref().is_some_and(|inode| !inode.coded) {

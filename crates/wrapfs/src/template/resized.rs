@@ -319,7 +319,17 @@ impl TemplateVnode {
         drop(slot);
         let held = Held { shared, core: Arc::clone(&self.core), vnode: Arc::clone(&self.lower), container };
         let (core, vnode, record) = (Arc::clone(&self.core), Arc::clone(&self.lower), self.record.clone());
-        Ok(TemplateFile { core, vnode, record, lower, flags, inode: None, held: Some(held), format: None })
+        Ok(TemplateFile {
+            core,
+            vnode,
+            record,
+            lower,
+            flags,
+            inode: None,
+            held: Some(held),
+            format: None,
+            opened: None,
+        })
     }
 
     /// Changes attributes, including the size.

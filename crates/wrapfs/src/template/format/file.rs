@@ -3,7 +3,7 @@ use super::super::guard::guard;
 use super::super::inverse;
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::{FormatInode, Formatted};
-use crate::hooks::{FormatBlock, Layout, Object};
+use crate::hooks::{FormatBlock, Layout, Object, State};
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFile, Result, Vnode};
 
@@ -17,6 +17,8 @@ pub(crate) struct FormatFile<'a> {
     pub(crate) object: Object<'a>,
     pub(crate) vnode: &'a dyn Vnode,
     pub(crate) file: &'a dyn OpenFile,
+    /// What the hook returned when the file was opened.
+    pub(crate) opened: Option<&'a State>,
 }
 
 /// The state of the file below before it was changed.
@@ -161,7 +163,7 @@ impl FormatFile<'_> {
             plain.fill(0);
             return Ok(());
         }
-        let at = FormatBlock { file: &self.object, header, number };
+        let at = FormatBlock { file: &self.object, header, number, opened: self.opened };
         guard("decode_block", || self.format.hook.decode_block(cx, &at, stored, plain))
     }
 
@@ -176,7 +178,7 @@ impl FormatFile<'_> {
         let start = stored.len();
         stored.resize(start + plain.len() + self.layout().overhead() as usize, 0);
         let out = stored.get_mut(start..).ok_or(Errno::IO)?;
-        let at = FormatBlock { file: &self.object, header, number };
+        let at = FormatBlock { file: &self.object, header, number, opened: self.opened };
         guard("encode_block", || self.format.hook.encode_block(cx, &at, plain, out))?;
         if out.len() as u64 == self.layout().stored() && is_zero(out) && !is_zero(plain) {
             // It would be read as a hole.

@@ -9,11 +9,12 @@ mod write;
 
 pub(crate) use file::FormatFile;
 
+use super::guard::guard;
 use super::table::Table;
-use crate::hooks::{FileFormat, Layout};
+use crate::hooks::{FileFormat, Layout, Object, State};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-use vnode::{Cx, MAY_BLOCK, Result};
+use vnode::{Cx, MAY_BLOCK, OpenFlags, Result};
 
 /// A [`FileFormat`] in use.
 #[derive(Debug)]
@@ -37,6 +38,11 @@ pub(crate) struct FormatInode {
 impl Formatted {
     pub(crate) fn new(layout: Layout, hook: Box<dyn FileFormat>) -> Self {
         Self { layout, hook, table: Table::new() }
+    }
+
+    /// Calls the hook for a file that is being opened.
+    pub(crate) fn opened(&self, cx: &Cx<'_>, file: &Object<'_>, flags: OpenFlags) -> Result<Option<State>> {
+        guard("opened", || self.hook.opened(cx, file, flags))
     }
 
     pub(crate) fn inode(&self, id: u64) -> Arc<FormatInode> {
