@@ -5,12 +5,12 @@
 mod common;
 
 use common::memory;
-use common::store::{LEFTOVER, STATE, Store, encoded};
+use common::store::{COPY, LEFTOVER, STATE, Store, encoded};
 use conformance::fixture::{ROOT, name, names};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, OpenFlags, RenameFlags, Result, SetAttr, Vnode};
+use vnode::{Cx, Errno, Kind, Layer, MAY_BLOCK, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 use wrapfs::Template;
 use wrapfs::hooks::{LongName, NameStore, Role, StateFile};
 
@@ -25,6 +25,7 @@ fn name_store_layers_conform() {
     // All names are long ones.
     conformance::run_all(|| Store::new(1).over(MemFs::new()));
     conformance::run_all(|| stored(stored(MemFs::new())));
+    conformance::run_all(|| Store::new(20).copied().over(MemFs::new()));
 }
 
 #[test]
@@ -268,6 +269,43 @@ fn a_directory_without_a_state() {
     assert_eq!(names(&d), [""; 0]);
     root.rmdir(&ROOT, name("d")).unwrap();
     assert_eq!(names(&root), [""; 0]);
+}
+
+/// With a copy in an extended attribute, a directory survives the loss of its state file, which is
+/// then not synced.
+#[test]
+fn a_lost_state_is_restored_from_its_copy() {
+    let faults = Faults::new();
+    let below = memory(&faults);
+    let (lower, store) = (below.root(), Store::new(80).copied());
+    let root = store.over(below.clone()).root();
+    faults.record();
+    let d = root.mkdir(&ROOT, name("d"), 0o755).unwrap().vnode;
+    assert!(!faults.log().contains(&Op::Fsync), "{:?}", faults.log());
+    d.mkdir(&ROOT, name("inside"), 0o755).unwrap();
+    let lower_d = find(&lower, &encoded(b"d", key(&lower)));
+    let state = bytes(&lower_d, STATE);
+    for damage in [&b""[..], b"S", b"\0\0\0\0"] {
+        overwrite(&lower_d, STATE, damage);
+        // A new server finds the damaged file.
+        let root = store.over(below.clone()).root();
+        assert_eq!(names(&find(&root, "d")), ["inside"], "{damage:?}");
+        assert_eq!(bytes(&lower_d, STATE), state);
+    }
+    lower_d.unlink(&ROOT, name(STATE)).unwrap();
+    let root = store.over(below.clone()).root();
+    assert_eq!(names(&find(&root, "d")), ["inside"]);
+    assert_eq!(bytes(&lower_d, STATE), state);
+    // A valid file is not replaced by the copy; an invalid copy is not used.
+    let other = store.new_state(&ROOT).unwrap();
+    overwrite(&lower_d, STATE, &other);
+    let root = store.over(below.clone()).root();
+    assert_eq!(names(&find(&root, "d")).len(), 1);
+    assert_eq!(bytes(&lower_d, STATE), other);
+    lower_d.setxattr(&ROOT, COPY, b"S=ab", XattrFlags::default()).unwrap();
+    lower_d.unlink(&ROOT, name(STATE)).unwrap();
+    let root = store.over(below.clone()).root();
+    assert_eq!(find(&root, "d").readdir(&ROOT, 0, &mut |_| true), Err(Errno::IO));
 }
 
 #[test]
@@ -577,6 +615,7 @@ fn a_store_with_invalid_results() {
                 name,
                 mode: 0o444,
                 longest: 9,
+                copy: None,
             })
         }
         fn is_state(&self, _state: &[u8]) -> bool {

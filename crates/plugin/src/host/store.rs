@@ -41,7 +41,7 @@ fn state_file(instance: &Instance, table: &abi::NameStore) -> core::result::Resu
         0 => Ok(None),
         1 => match file.name.get(..file.name_len) {
             Some(name) if file.longest <= LONGEST_STATE && vnode::Name::new(name).is_ok() => {
-                Ok(Some(StateFile { name: name.to_vec(), mode: file.mode, longest: file.longest }))
+                Ok(Some(StateFile { name: name.to_vec(), mode: file.mode, longest: file.longest, copy: None }))
             }
             _ => Err(format!(
                 "its state_file has a name of {} bytes and a size limit of {} bytes; it needs a valid name and a limit of at most {LONGEST_STATE}",

@@ -44,6 +44,10 @@ pub struct StateFile {
     pub mode: u32,
     /// Maximum size in bytes. A larger file counts as damaged.
     pub longest: usize,
+    /// Extended attribute of the directory that keeps a copy of the state. File systems with a
+    /// journal order it before the directory's entries, so the file need not be made durable when
+    /// a directory is created. Without a copy, each mkdir costs an fsync(2).
+    pub copy: Option<&'static [u8]>,
 }
 
 /// Determines how encoded names are stored in the layer below: the representation of names that are
@@ -59,6 +63,8 @@ pub struct StateFile {
 /// * The state of a directory is created with the directory (mkdir), made durable before the
 ///   directory gets its first entry, and removed just before the directory is (rmdir, rename onto
 ///   it). It moves with a directory that is renamed.
+/// * If the file is missing or damaged in a directory with entries, it is restored from the copy
+///   ([`StateFile::copy`]).
 /// * An empty directory with missing or damaged state gets new state before its first entry. In a
 ///   directory that is not empty, every operation on names then fails with `EIO`, and an error is
 ///   logged.

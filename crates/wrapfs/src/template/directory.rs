@@ -4,17 +4,22 @@
 //! A directory without state is either empty, and gets state before its first entry, or damaged. A
 //! crash is therefore safe at any point of mkdir (the state is missing) and of rmdir (the state is
 //! already removed).
+//!
+//! The file can keep a copy in an extended attribute of the directory. That is metadata, which a
+//! file system with a journal writes before the entries that are created later; the data of the
+//! file may be lost in a power failure unless it is synced.
 
 use super::core::Core;
 use super::guard::guard;
 use super::long::{fill, read_all};
+use super::lower_io::write_full;
 use super::node::TemplateVnode;
 use super::record::Slot;
 use crate::hooks::{Object, Role, StateFile};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vnode::{Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFlags, Result, SHARDS, Time, shard_of};
+use vnode::{Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFlags, Result, SHARDS, Time, XattrFlags, shard_of};
 
 /// State that changed out of band is noticed within this time, and immediately by operations that
 /// create entries.
@@ -32,6 +37,9 @@ pub(crate) struct Loaded {
 struct Stamp(u64, u64, Time, Time);
 
 impl Stamp {
+    /// That of no file.
+    const NONE: Self = Self(0, 0, Time { sec: 0, nsec: 0 }, Time { sec: 0, nsec: 0 });
+
     fn of(entry: &Entry) -> Self {
         Self(entry.vnode.id(), entry.attr.size, entry.attr.mtime, entry.attr.ctime)
     }
@@ -216,6 +224,20 @@ impl TemplateVnode {
         if !self.has_entries(cx)? {
             return Ok(());
         }
+        // Not in an empty directory, which another thread may be removing.
+        if let Some(bytes) = self.copied_state(cx, file) {
+            tracing::warn!(
+                directory = self.lower.id(),
+                "{} is missing or damaged: restored from the copy",
+                file.name.escape_ascii()
+            );
+            let unwritten = Loaded { bytes: bytes.as_slice().into(), stamp: Stamp::NONE, checked: Instant::now() };
+            *slot = Some(match self.make_state(cx, file, bytes) {
+                Err(Errno::ROFS) => unwritten,
+                made => made?,
+            });
+            return Ok(());
+        }
         if self.record.as_ref().is_none_or(|record| record.is_first_report()) {
             let (name, what) = (file.name.escape_ascii(), if found.is_some() { "damaged" } else { "missing" });
             tracing::error!(
@@ -233,6 +255,20 @@ impl TemplateVnode {
         }
         let open = entry.vnode.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         read_all(&*open, cx, file.longest.saturating_add(1))
+    }
+
+    /// Returns the copy of the state, if there is a valid one.
+    fn copied_state(&self, cx: &Cx<'_>, file: &StateFile) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; file.longest];
+        let len = self.lower.getxattr(&self.core.server(cx), file.copy?, &mut bytes).ok()?;
+        bytes.truncate(len);
+        self.core.is_state(&bytes).is_ok_and(|valid| valid).then_some(bytes)
+    }
+
+    /// Stores a copy of the state. Returns false if the file system below cannot keep it.
+    fn copy_state(&self, cx: &Cx<'_>, file: &StateFile, bytes: &[u8]) -> bool {
+        let Some(name) = file.copy else { return false };
+        self.lower.setxattr(cx, name, bytes, XattrFlags::default()).is_ok()
     }
 
     /// Whether the directory has entries other than the store's own files. Side files without
@@ -272,7 +308,9 @@ impl TemplateVnode {
             Err(Errno::EXIST) => return Ok(None),
             made => made?,
         };
-        let made = fill(&*open, cx, &bytes).and_then(|()| entry.vnode.getattr(cx));
+        let is_copied = self.copy_state(cx, file, &bytes);
+        let filled = if is_copied { write_full(&*open, cx, &bytes, 0).1 } else { fill(&*open, cx, &bytes) };
+        let made = filled.and_then(|()| entry.vnode.getattr(cx));
         let attr = made.inspect_err(|_| {
             // If the removal fails too, the file counts as damaged and is replaced later.
             let _ = self.lower.unlink(cx, name);

@@ -8,6 +8,7 @@ use wrapfs::hooks::{LongName, NameStore, Names, Object, Role, StateFile};
 use wrapfs::vnode::{Cx, Errno, Layer, Result};
 
 pub(crate) const STATE: &str = "store.state";
+pub(crate) const COPY: &[u8] = b"user.store.state";
 const LONG: &[u8] = b"store.long.";
 const SIDE: &[u8] = b".name";
 pub(crate) const LEFTOVER: &str = "store.gone.1";
@@ -20,11 +21,18 @@ pub(crate) struct Store {
     pub(crate) longest: usize,
     /// The key of the next directory; all keys differ.
     next: Arc<AtomicU8>,
+    /// The attribute that keeps a copy of a directory's key.
+    copy: Option<&'static [u8]>,
 }
 
 impl Store {
     pub(crate) fn new(longest: usize) -> Self {
-        Self { longest, next: Arc::new(AtomicU8::new(1)) }
+        Self { longest, next: Arc::new(AtomicU8::new(1)), copy: None }
+    }
+
+    /// Keeps copies in [`COPY`].
+    pub(crate) fn copied(self) -> Self {
+        Self { copy: Some(COPY), ..self }
     }
 
     pub(crate) fn over(&self, lower: Arc<dyn Layer>) -> Arc<dyn Layer> {
@@ -93,7 +101,7 @@ impl NameStore for Store {
     }
 
     fn state_file(&self) -> Option<StateFile> {
-        Some(StateFile { name: STATE.as_bytes().to_vec(), mode: 0o444, longest: 4 })
+        Some(StateFile { name: STATE.as_bytes().to_vec(), mode: 0o444, longest: 4, copy: self.copy })
     }
 
     fn new_state(&self, _cx: &Cx<'_>) -> Result<Vec<u8>> {
