@@ -101,8 +101,11 @@ unsafe fn write_instance(host: *const abi::Host, out: *mut abi::Instance, hooks:
 /// Rejects hooks that the C ABI lacks. Without this check they would be ignored: a format that
 /// encrypts, for example, would store plain data.
 fn check_supported(hooks: &Hooks) -> Result<(), String> {
-    let missing =
-        [(hooks.commands.is_some(), "has control-channel commands"), (hooks.format.is_some(), "has a file format")];
+    let missing = [
+        (hooks.commands.is_some(), "has control-channel commands"),
+        (hooks.format.is_some(), "has a file format"),
+        (hooks.xattrs.is_some(), "translates extended attributes"),
+    ];
     match missing.iter().find(|(has, _)| *has) {
         Some((_, what)) => Err(format!("it {what}, which plugins do not support; build the layer into the server")),
         None => hooks.check(),

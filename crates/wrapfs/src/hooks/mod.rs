@@ -19,6 +19,7 @@ mod objects;
 mod operations;
 mod set;
 mod store;
+mod xattrs;
 
 pub use attributes::Attributes;
 pub use commands::Commands;
@@ -32,3 +33,4 @@ pub use operations::{Instead, Op, OpKind, OpSet, Operations, Outcome, Reply, Ver
 pub use set::Hooks;
 pub(crate) use set::only_one;
 pub use store::{LongName, NameStore, Role, StateFile};
+pub use xattrs::{XattrName, Xattrs};

@@ -1,4 +1,4 @@
-use super::{Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations};
+use super::{Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations, Xattrs};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct Hooks {
     pub store: Option<Box<dyn NameStore>>,
     /// Translates attributes.
     pub attributes: Option<Box<dyn Attributes>>,
+    /// Translates extended attributes. Not available to plugins.
+    pub xattrs: Option<Box<dyn Xattrs>>,
     /// Transforms data of the same size.
     pub data: Option<Box<dyn Data>>,
     /// Transforms data into a different size, with a policy for files that are not containers.
@@ -74,6 +76,11 @@ impl Hooks {
     /// Translates attributes with `hook`.
     pub fn attributes(self, hook: impl Attributes + 'static) -> Self {
         Self { attributes: Some(Box::new(hook)), ..self }
+    }
+
+    /// Translates extended attributes with `hook`.
+    pub fn xattrs(self, hook: impl Xattrs + 'static) -> Self {
+        Self { xattrs: Some(Box::new(hook)), ..self }
     }
 
     /// Transforms data with `hook`, keeping its size.

@@ -11,7 +11,7 @@ use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
     Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
-    Operations, StateFile, only_one,
+    Operations, StateFile, Xattrs, only_one,
 };
 use container::BlockCodec;
 use std::sync::Arc;
@@ -63,6 +63,12 @@ impl Template {
     /// Translates attributes with `hook`.
     pub fn attributes(mut self, hook: impl Attributes + 'static) -> Self {
         self.core.attributes = Some(Box::new(hook));
+        self
+    }
+
+    /// Translates extended attributes with `hook`.
+    pub fn xattrs(mut self, hook: impl Xattrs + 'static) -> Self {
+        self.core.xattrs = Some(Box::new(hook));
         self
     }
 
@@ -127,6 +133,7 @@ impl Template {
         self.core.read_only = hooks.read_only;
         self.core.names = hooks.names;
         self.core.attributes = hooks.attributes;
+        self.core.xattrs = hooks.xattrs;
         self.core.data = hooks.data.map(Coding::new);
         self.core.resizing = hooks.resizing.map(|(codec, foreign)| Resizing::new(codec, foreign));
         self.core.format = hooks.format.map(|(layout, hook)| Formatted::new(layout, hook));
@@ -207,7 +214,7 @@ impl Core {
 
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
-        let none = none && self.commands.is_none();
+        let none = none && self.commands.is_none() && self.xattrs.is_none();
         none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.has_no_sizes()
     }
 }

@@ -9,7 +9,7 @@ use super::paths::Paths;
 use super::record::Records;
 use super::resized::Resizing;
 use super::watch::Watch;
-use crate::hooks::{Attributes, Ioctls, Matching, NameStore, Names, OpKind, StateFile};
+use crate::hooks::{Attributes, Ioctls, Matching, NameStore, Names, OpKind, StateFile, Xattrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
@@ -33,6 +33,7 @@ pub(crate) struct Core {
     /// Cached listings of directories with [`Matching::Folded`].
     pub(crate) folded: Folded,
     pub(crate) attributes: Option<Box<dyn Attributes>>,
+    pub(crate) xattrs: Option<Box<dyn Xattrs>>,
     pub(crate) ioctls: Option<Box<dyn Ioctls>>,
     pub(crate) commands: Option<OwnCommands>,
     pub(crate) watch: Option<Watch>,
@@ -60,6 +61,7 @@ impl Core {
             merge_reported: AtomicBool::new(false),
             folded: Folded::default(),
             attributes: None,
+            xattrs: None,
             ioctls: None,
             commands: None,
             watch: None,

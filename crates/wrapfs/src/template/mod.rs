@@ -8,7 +8,7 @@
 //!   (names found in other spellings)
 //! * entries: `entries` (lookup, creation, removal, renaming), `readdir`, `sweep` (removing
 //!   directories that contain the store's own files), `by_number` (objects found by number)
-//! * `attributes`
+//! * `attributes`, `xattrs`
 //! * data: `data` (same size), `resized` (different size, in containers), `format` (larger blocks),
 //!   `open`, `look_through` (unwrapping files whose data is unchanged)
 //! * objects in use: `record`, `paths`, `table`
@@ -44,6 +44,7 @@ mod sweep;
 mod table;
 mod vnode_impl;
 mod watch;
+mod xattrs;
 
 pub use build::Template;
 pub(crate) use look_through::look_through;

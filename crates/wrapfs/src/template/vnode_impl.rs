@@ -146,24 +146,24 @@ impl Vnode for TemplateVnode {
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        let Some(watch) = self.core.watch(OpKind::Getxattr) else { return self.lower.getxattr(cx, name, out) };
+        let Some(watch) = self.core.watch(OpKind::Getxattr) else { return self.xattr_get(cx, name, out) };
         let op = Op::Getxattr { file: &self.object(), name };
-        watch.around_bytes(cx, &op, out, |out| self.lower.getxattr(cx, name, out))
+        watch.around_bytes(cx, &op, out, |out| self.xattr_get(cx, name, out))
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         self.core.check_writable()?;
-        observed!(self, cx, Setxattr { file, name, value, flags }, self.lower.setxattr(cx, name, value, flags))
+        observed!(self, cx, Setxattr { file, name, value, flags }, self.xattr_set(cx, name, value, flags))
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
-        let Some(watch) = self.core.watch(OpKind::Listxattr) else { return self.lower.listxattr(cx, out) };
-        watch.around_bytes(cx, &Op::Listxattr { file: &self.object() }, out, |out| self.lower.listxattr(cx, out))
+        let Some(watch) = self.core.watch(OpKind::Listxattr) else { return self.xattr_list(cx, out) };
+        watch.around_bytes(cx, &Op::Listxattr { file: &self.object() }, out, |out| self.xattr_list(cx, out))
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
         self.core.check_writable()?;
-        observed!(self, cx, Removexattr { file, name }, self.lower.removexattr(cx, name))
+        observed!(self, cx, Removexattr { file, name }, self.xattr_remove(cx, name))
     }
 
     fn refused(&self, cx: &Cx<'_>, mask: u32) -> Result<()> {
