@@ -105,6 +105,8 @@ fn check_supported(hooks: &Hooks) -> Result<(), String> {
         (hooks.commands.is_some(), "has control-channel commands"),
         (hooks.format.is_some(), "has a file format"),
         (hooks.xattrs.is_some(), "translates extended attributes"),
+        (hooks.varies_by_caller, "shows different callers different files"),
+        (hooks.attached.is_some(), "reports changes to the mount"),
     ];
     match missing.iter().find(|(has, _)| *has) {
         Some((_, what)) => Err(format!("it {what}, which plugins do not support; build the layer into the server")),

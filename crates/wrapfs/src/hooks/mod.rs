@@ -8,6 +8,7 @@
 //! The program receives a hook's error as its errno. If a hook panics, the operation fails with
 //! `EIO` and the panic is logged.
 
+mod attached;
 mod attributes;
 mod commands;
 mod data;
@@ -21,6 +22,7 @@ mod set;
 mod store;
 mod xattrs;
 
+pub use attached::Attached;
 pub use attributes::Attributes;
 pub use commands::Commands;
 pub use data::{Block, Data, MAX_BLOCK};

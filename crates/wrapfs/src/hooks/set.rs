@@ -1,7 +1,10 @@
-use super::{Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations, Xattrs};
+use super::{
+    Attached, Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations, Xattrs,
+};
 use crate::Foreign;
 use container::BlockCodec;
 use std::sync::Arc;
+use vnode::Upcalls;
 
 /// The hooks of a layer: the argument of [`crate::Template::hooks`], and what a plugin (a shared
 /// object) exports.
@@ -43,6 +46,10 @@ pub struct Hooks {
     pub paths: bool,
     /// Whether the layer is read-only.
     pub read_only: bool,
+    /// Whether callers see different names, attributes or data. Not available to plugins.
+    pub varies_by_caller: bool,
+    /// Receives the upcalls of the mount. Not available to plugins.
+    pub attached: Option<Attached>,
     /// Adds commands to the control channel. Not available to plugins.
     pub commands: Option<Box<dyn Commands>>,
 }
@@ -123,6 +130,23 @@ impl Hooks {
     /// are not opened for writing, and the mount is read-only.
     pub fn read_only(self) -> Self {
         Self { read_only: true, ..self }
+    }
+
+    /// Declares that what the hooks return depends on the caller, for example on the keys that the
+    /// caller has. The kernel then caches nothing that callers share:
+    /// [`vnode::Properties::varies_by_caller`].
+    pub fn varies_by_caller(self) -> Self {
+        Self { varies_by_caller: true, ..self }
+    }
+
+    /// Calls `receive` once, before the first operation of a mount, with the means to report
+    /// changes that no operation made: [`Upcalls`]. It takes the numbers of objects that hooks see
+    /// ([`super::Object::id`]), and the names that programs see. A layer that is never mounted
+    /// does not call it.
+    ///
+    /// The hooks are dropped after the last operation, vnode and open file of the layer.
+    pub fn attached(self, receive: impl Fn(Arc<dyn Upcalls>) + Send + Sync + 'static) -> Self {
+        Self { attached: Some(Attached::new(receive)), ..self }
     }
 
     /// Adds the commands of `hook` to the control channel.

@@ -10,8 +10,8 @@ use super::resized::{Foreign, Resizing};
 use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
-    Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object, Objects, OpKind,
-    Operations, StateFile, Xattrs, only_one,
+    Attached, Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object,
+    Objects, OpKind, Operations, StateFile, Xattrs, only_one,
 };
 use container::BlockCodec;
 use std::sync::Arc;
@@ -122,6 +122,18 @@ impl Template {
         self
     }
 
+    /// Declares that the hooks' results depend on the caller: see [`Hooks::varies_by_caller`].
+    pub fn varies_by_caller(mut self) -> Self {
+        self.core.varies_by_caller = true;
+        self
+    }
+
+    /// Receives the upcalls of the mount: see [`Hooks::attached`].
+    pub fn attached(mut self, receive: impl Fn(Arc<dyn Upcalls>) + Send + Sync + 'static) -> Self {
+        self.core.attached = Some(Attached::new(receive));
+        self
+    }
+
     /// Adds the commands of `hook` to the control channel.
     pub fn commands(mut self, hook: impl Commands + 'static) -> Self {
         self.core.commands = Some(OwnCommands::new(Box::new(hook)));
@@ -131,6 +143,8 @@ impl Template {
     /// Uses these hooks, replacing all hooks set before.
     pub fn hooks(mut self, hooks: Hooks) -> Self {
         self.core.read_only = hooks.read_only;
+        self.core.varies_by_caller = hooks.varies_by_caller;
+        self.core.attached = hooks.attached;
         self.core.names = hooks.names;
         self.core.attributes = hooks.attributes;
         self.core.xattrs = hooks.xattrs;
@@ -215,6 +229,7 @@ impl Core {
     fn has_no_hooks(&self) -> bool {
         let none = !self.read_only && self.names.is_none() && self.attributes.is_none() && self.ioctls.is_none();
         let none = none && self.commands.is_none() && self.xattrs.is_none();
+        let none = none && !self.varies_by_caller && self.attached.is_none();
         none && self.records.is_none() && self.watch.is_none() && self.data.is_none() && self.has_no_sizes()
     }
 }
@@ -236,12 +251,20 @@ impl Layer for TemplateFs {
         Properties {
             read_only: below.read_only || self.core.read_only,
             audits_refusals: below.audits_refusals || self.core.watch(OpKind::Refused).is_some(),
+            varies_by_caller: below.varies_by_caller || self.core.varies_by_caller,
             merges_names: below.merges_names || self.core.matching != Matching::Exact,
             ..below
         }
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        if let Some(attached) = &self.core.attached {
+            // A panic has been logged; the layer works without upcalls.
+            let _ = guard("attached", || {
+                attached.call(Arc::clone(&upcalls));
+                Ok(())
+            });
+        }
         if self.core.names.is_some() {
             // Names differ below.
             self.core.lower.attach(Arc::new(WithoutNames(upcalls)));

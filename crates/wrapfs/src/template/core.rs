@@ -9,7 +9,7 @@ use super::paths::Paths;
 use super::record::Records;
 use super::resized::Resizing;
 use super::watch::Watch;
-use crate::hooks::{Attributes, Ioctls, Matching, NameStore, Names, OpKind, StateFile, Xattrs};
+use crate::hooks::{Attached, Attributes, Ioctls, Matching, NameStore, Names, OpKind, StateFile, Xattrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vnode::{Cx, Errno, Layer, Result};
@@ -20,6 +20,9 @@ pub(crate) struct Core {
     pub(crate) lower: Arc<dyn Layer>,
     /// Whether the layer refuses every change.
     pub(crate) read_only: bool,
+    /// Whether the hooks' results depend on the caller.
+    pub(crate) varies_by_caller: bool,
+    pub(crate) attached: Option<Attached>,
     pub(crate) names: Option<Box<dyn Names>>,
     /// How encoded names are stored, if there is a name hook.
     pub(crate) store: Box<dyn NameStore>,
@@ -53,6 +56,8 @@ impl Core {
         Self {
             lower,
             read_only: false,
+            varies_by_caller: false,
+            attached: None,
             names: None,
             store: Box::new(Hashed),
             state_file: None,
