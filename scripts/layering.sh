@@ -34,6 +34,7 @@ versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
 versionpolicy:
+cryptformat:
 versionclient: fuse
 cli: *
 '

@@ -1,0 +1,75 @@
+//! The gocryptfs v2 on-disk format, as pure functions: nothing here reads or writes a file.
+//!
+//! A *volume* is a directory tree whose files, names, link targets and extended attributes are
+//! encrypted one by one. Its root has the file `gocryptfs.conf`, which says how, and holds the
+//! *master key*, encrypted with a passphrase. docs/formats/cryptfs.md describes the format.
+//!
+//! From a configuration to a block:
+//!
+//! 1. [`Config::parse`] reads the configuration and checks every value.
+//! 2. [`Config::unlock`] derives a key from the passphrase and decrypts the [`MasterKey`].
+//! 3. [`Keys::new`] derives the keys in use for [`Flags`].
+//! 4. The methods of [`Keys`] encrypt and decrypt headers, blocks, names, links and attributes.
+//!
+//! Everything that is parsed is hostile input: it is bounded before memory is allocated, and every
+//! error says what is wrong. Nothing panics.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `config` | gocryptfs.conf: creating and opening it |
+//! | `config_json` | its fields and their bounds |
+//! | `flags` | the features of a volume |
+//! | `kdf` | scrypt and Argon2id, with bounds |
+//! | `wrap` | the master key encrypted by a passphrase |
+//! | `slots` | several passphrases for a master key: an extension of this project |
+//! | `config_mac` | authentication of the configuration: part of the same extension |
+//! | `master` | the master key, and its form on paper |
+//! | `keys` | the keys derived from it |
+//! | `content` | headers and blocks of files |
+//! | `gcm`, `siv`, `xchacha` | the ciphers of blocks |
+//! | `contexts` | contexts of OpenSSL |
+//! | `random` | random nonces |
+//! | `eme` | AES-EME, the cipher of names |
+//! | `names` | the encryption of names |
+//! | `name_store` | names in a directory below: long names and reserved names |
+//! | `link`, `xattr` | targets of symbolic links; extended attributes |
+//! | `base64` | strict decoding |
+#![forbid(unsafe_code)]
+
+mod base64;
+mod config;
+mod config_json;
+mod config_mac;
+mod content;
+mod contexts;
+mod eme;
+mod error;
+mod flags;
+mod gcm;
+mod kdf;
+mod keys;
+mod link;
+mod master;
+mod name_store;
+mod names;
+mod random;
+mod siv;
+mod slots;
+mod wrap;
+mod xattr;
+mod xchacha;
+
+pub use config::{CONFIG_MAX, CONFIG_NAME, Config, NewVolume, Passphrase, Unlocked};
+pub use content::{BLOCK_PLAIN, HEADER, Layout, is_hole};
+pub use eme::Eme;
+pub use error::{BlockDamage, ConfigError, HeaderDamage, NameDamage, RandomError};
+pub use flags::{ContentCipher, Feature, Flags, NameFlags};
+pub use kdf::{Argon2id, Kdf, Limits, Scrypt};
+pub use keys::Keys;
+pub use master::MasterKey;
+pub use name_store::{
+    DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, is_dir_iv, new_dir_iv, reserved_in_plain_root,
+};
+pub use names::{NAME_MAX, ZERO_IV};
+pub use slots::{KeySlot, LABEL_MAX, SLOTS_MAX};
+pub use xattr::XATTR_PREFIX;
