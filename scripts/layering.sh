@@ -35,6 +35,7 @@ conformance: vnode memfs
 server: vnode fuse
 versionpolicy:
 cryptformat:
+cryptfs: vnode wrapfs cryptformat
 versionclient: fuse
 cli: *
 '

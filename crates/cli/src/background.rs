@@ -17,22 +17,27 @@ use std::process::{Command, ExitStatus, Stdio};
 const EXECUTABLE: &str = "/proc/self/exe";
 const READY: &[u8] = b"ready\n";
 
-/// Starts the server and waits until the mount is usable.
+/// Starts the server and waits until the mount is usable. `input` is what the server reads from its
+/// standard input.
 ///
 /// # Errors
 /// The failure that the server reported, or the reason why it could not run.
-pub fn start(args: &[OsString]) -> Result<(), Failure> {
+pub fn start(args: &[OsString], input: Option<&[u8]>) -> Result<(), Failure> {
     let (name, args) = args.split_first().ok_or_else(|| Failure::usage("the argument list is empty"))?;
     let mut child = Command::new(EXECUTABLE)
         .arg0(name)
         .arg(SERVE)
         .args(args)
-        .stdin(Stdio::null())
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| {
             Failure::system(format!("can't start the server ({EXECUTABLE}): {error}; is /proc mounted?"))
         })?;
+    if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
+        // A server that fails before it reads reports why.
+        let _ = pipe.write_all(input);
+    }
     let mut reply = Vec::new();
     if let Some(pipe) = child.stdout.take() {
         BufReader::new(pipe)

@@ -9,7 +9,7 @@ use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
 use crate::tool::print;
 use crate::version_policies::Host;
-use crate::{background, debug, device, logging, man, process, remount};
+use crate::{background, crypt_host, debug, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -63,7 +63,8 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
         let plan = Plan::check(kind, cmdline, options)?;
         return plan.serve(program, false);
     } else {
-        background::start(args)?;
+        let passphrase = Stack::asks_passphrase(kind, cmdline, &options)?.then(ask_passphrase).transpose()?;
+        background::start(args, passphrase.as_ref().map(|bytes| &***bytes))?;
     }
     if cmdline.verbose {
         let spec = cmdline.spec.to_string_lossy();
@@ -71,6 +72,11 @@ fn mount(kind: Type, program: &str, cmdline: &Cmdline, args: &[OsString]) -> Res
         return print(format!("{program}: {spec} mounted on {}.{fake}\n", cmdline.dir.display()));
     }
     Ok(())
+}
+
+/// Asks for the passphrase of the mount, which the server can't: it has no terminal.
+fn ask_passphrase() -> Result<cryptfs::Secret, Failure> {
+    crypt_host::passphrase(&cryptfs::KeySource::Ask, "Passphrase: ").map_err(Failure::mount)
 }
 
 fn serve_in_background(kind: Type, program: &str, cmdline: &Cmdline) -> Result<(), Failure> {
@@ -119,6 +125,7 @@ impl Plan {
         process::configure(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
         versionfs::set_host(Arc::new(Host::new(self.point.real.clone())));
+        cryptfs::set_host(Arc::new(crypt_host::Host { asked_by_parent: in_background }));
         let Ready { layer, report, written, live } = self.stack.build(&self.options)?;
         config.commands = vec![report.command(), debug::command(level), written.command()];
         config.commands.extend(live.iter().flat_map(Live::commands));

@@ -44,6 +44,7 @@ pub mod check;
 pub mod cmdline;
 pub mod commit;
 pub mod control;
+mod crypt_host;
 pub mod debug;
 pub mod device;
 pub mod diff;

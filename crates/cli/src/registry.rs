@@ -7,7 +7,7 @@ use std::path::Path;
 static TYPES: &[&[LayerType]] = &[
     &[unionfs::LAYER, lbfs::LAYER, viewfs::LAYER, wrapfs::LAYER],
     layers::ALL,
-    &[snoopfs::LAYER, usenetfs::LAYER, versionfs::LAYER],
+    &[snoopfs::LAYER, usenetfs::LAYER, versionfs::LAYER, cryptfs::LAYER],
 ];
 
 /// Iterates over all layer types.

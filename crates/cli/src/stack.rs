@@ -48,6 +48,25 @@ impl Stack {
     /// # Errors
     /// Names the directory, the reason and the remedy.
     pub fn check(kind: Type, cmdline: &Cmdline, options: &Options) -> Result<Self, Failure> {
+        let (tree, context) = Self::parse(kind, cmdline, options)?;
+        tree.find()?;
+        let needs = tree.needs();
+        if options.cached_data && !options.read_only() && !needs.read_only {
+            return Err(Failure::usage(CACHED_AND_WRITABLE));
+        }
+        Ok(Self { needs, tree, context })
+    }
+
+    /// Whether the mounting user must enter a passphrase. Accesses no directory.
+    ///
+    /// # Errors
+    /// Names the layer, the option and the reason.
+    pub fn asks_passphrase(kind: Type, cmdline: &Cmdline, options: &Options) -> Result<bool, Failure> {
+        Self::parse(kind, cmdline, options).map(|(tree, _)| tree.needs().asks_passphrase)
+    }
+
+    /// Parses the options.
+    fn parse(kind: Type, cmdline: &Cmdline, options: &Options) -> Result<(Tree, TreeContext), Failure> {
         let in_words = matches!(kind, Type::Stack);
         let spec = match kind {
             Type::Stack => spec::read(&in_words_of(cmdline, options)?, &Registry).map_err(Failure::usage)?,
@@ -57,13 +76,7 @@ impl Stack {
         let metered = is_metered(kind, options);
         let (read_only, branch) = (options.read_only(), BranchRules::default());
         let context = TreeContext { role, in_words, read_only, branch, metered, caller_pid: None };
-        let tree = Tree::of(spec, &context)?;
-        tree.find()?;
-        let needs = tree.needs();
-        if options.cached_data && !options.read_only() && !needs.read_only {
-            return Err(Failure::usage(CACHED_AND_WRITABLE));
-        }
-        Ok(Self { needs, tree, context })
+        Ok((Tree::of(spec, &context)?, context))
     }
 
     /// Fails if the same stack is mounted at `point` already and one of its layers permits only one

@@ -261,6 +261,7 @@ impl Tree {
             narrow_positions: chain.into_iter().any(|layer| layer.needs.narrow_positions),
             sole_user: all.iter().any(|needs| needs.sole_user),
             warns: all.iter().find_map(|needs| needs.warns),
+            asks_passphrase: all.iter().any(|needs| needs.asks_passphrase),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The content of files: a header, then encrypted blocks of 4 KiB. An empty file has neither.
 
 use crate::error::{BlockDamage, HeaderDamage, RandomError};
+use crate::flags::ContentCipher;
 use crate::keys::{Content, Keys};
 use crate::{random, siv, xchacha};
 
@@ -29,6 +30,21 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Returns the layout of a volume with this cipher.
+    #[must_use]
+    pub fn of(cipher: ContentCipher) -> Self {
+        Self::with_nonce(match cipher {
+            ContentCipher::AesGcmShortNonce => 12,
+            ContentCipher::AesGcm => 16,
+            ContentCipher::AesSiv => siv::NONCE,
+            ContentCipher::XChaCha => xchacha::NONCE,
+        })
+    }
+
+    fn with_nonce(nonce: usize) -> Self {
+        Self { header: HEADER, plain: BLOCK_PLAIN, stored: nonce + BLOCK_PLAIN + TAG }
+    }
+
     /// Bytes by which a stored block is longer than its plain bytes.
     #[must_use]
     pub fn overhead(&self) -> usize {
@@ -79,40 +95,56 @@ fn place(id: &[u8; ID], number: u64) -> [u8; 8 + ID] {
     place
 }
 
+/// Returns a header with a new random id.
+///
+/// # Errors
+/// The kernel has no random numbers.
+pub fn new_header() -> Result<[u8; HEADER], RandomError> {
+    let mut header = [0; HEADER];
+    let (version, id) = header.split_at_mut(VERSION.len());
+    version.copy_from_slice(&VERSION);
+    random::fill(id)?;
+    Ok(header)
+}
+
+/// Checks a header and returns the file's id. `header` is untrusted, and not authenticated:
+/// blocks of another file don't open under this id.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_header(header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
+    let header: &[u8; HEADER] = header.try_into().map_err(|_| HeaderDamage::Length)?;
+    if is_zero(header) {
+        return Err(HeaderDamage::Zeros);
+    }
+    let Some(id) = header.strip_prefix(&VERSION) else { return Err(HeaderDamage::Version) };
+    if is_zero(id) {
+        return Err(HeaderDamage::ZeroId);
+    }
+    id.try_into().map_err(|_| HeaderDamage::Length)
+}
+
 impl Keys {
     /// Returns the sizes of the parts of a file.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout { header: HEADER, plain: BLOCK_PLAIN, stored: self.nonce_len() + BLOCK_PLAIN + TAG }
+        Layout::with_nonce(self.nonce_len())
     }
 
-    /// Returns a header with a new random id.
+    /// Returns a header with a new random id: see [`new_header`].
     ///
     /// # Errors
-    /// The kernel has no random numbers.
+    /// As there.
     pub fn new_header(&self) -> Result<[u8; HEADER], RandomError> {
-        let mut header = [0; HEADER];
-        let (version, id) = header.split_at_mut(VERSION.len());
-        version.copy_from_slice(&VERSION);
-        random::fill(id)?;
-        Ok(header)
+        new_header()
     }
 
-    /// Checks a header and returns the file's id. `header` is untrusted, and not authenticated:
-    /// blocks of another file don't open under this id.
+    /// Checks a header and returns the file's id: see [`check_header`].
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// As there.
     pub fn check_header(&self, header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
-        let header: &[u8; HEADER] = header.try_into().map_err(|_| HeaderDamage::Length)?;
-        if is_zero(header) {
-            return Err(HeaderDamage::Zeros);
-        }
-        let Some(id) = header.strip_prefix(&VERSION) else { return Err(HeaderDamage::Version) };
-        if is_zero(id) {
-            return Err(HeaderDamage::ZeroId);
-        }
-        id.try_into().map_err(|_| HeaderDamage::Length)
+        check_header(header)
     }
 
     /// Encrypts block `number` of the file `id` with a random nonce. `plain` has 1 to 4096 bytes,

@@ -23,6 +23,7 @@
 //! | `wrap` | the master key encrypted by a passphrase |
 //! | `slots` | several passphrases for a master key: an extension of this project |
 //! | `config_mac` | authentication of the configuration: part of the same extension |
+//! | `key_file` | key files |
 //! | `master` | the master key, and its form on paper |
 //! | `keys` | the keys derived from it |
 //! | `content` | headers and blocks of files |
@@ -47,6 +48,7 @@ mod error;
 mod flags;
 mod gcm;
 mod kdf;
+mod key_file;
 mod keys;
 mod link;
 mod master;
@@ -60,11 +62,12 @@ mod xattr;
 mod xchacha;
 
 pub use config::{CONFIG_MAX, CONFIG_NAME, Config, NewVolume, Passphrase, Unlocked};
-pub use content::{BLOCK_PLAIN, HEADER, Layout, is_hole};
+pub use content::{BLOCK_PLAIN, HEADER, Layout, check_header, is_hole, new_header};
 pub use eme::Eme;
 pub use error::{BlockDamage, ConfigError, HeaderDamage, NameDamage, RandomError};
 pub use flags::{ContentCipher, Feature, Flags, NameFlags};
 pub use kdf::{Argon2id, Kdf, Limits, Scrypt};
+pub use key_file::{KEY_FILE_MAX, key_file_passphrase};
 pub use keys::Keys;
 pub use master::MasterKey;
 pub use name_store::{

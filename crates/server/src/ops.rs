@@ -52,7 +52,7 @@ impl Server {
         let nodes = Arc::new(Nodes::new(layer.root()));
         let notifier = NotificationQueue::new(Arc::clone(&nodes));
         let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
-        let mut files = if properties.varies_by_caller { Files::varying() } else { Files::default() };
+        let mut files = if properties.data_varies_by_caller { Files::varying() } else { Files::default() };
         files.open_cache = config.cached_data.then(|| OpenCache::new(cache));
         files.keep_flush = properties.needs_flush;
         let files = Arc::new(files);

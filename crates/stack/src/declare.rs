@@ -91,12 +91,20 @@ pub struct Needs {
     /// The layer's purpose is to log warnings. On a system with neither journal nor syslog, they
     /// are written to this file.
     pub warns: Option<&'static str>,
+    /// The mounting user must enter a passphrase.
+    pub asks_passphrase: bool,
 }
 
 impl Needs {
     /// No requirements.
-    pub const NONE: Self =
-        Self { read_only: false, cache: None, narrow_positions: false, sole_user: false, warns: None };
+    pub const NONE: Self = Self {
+        read_only: false,
+        cache: None,
+        narrow_positions: false,
+        sole_user: false,
+        warns: None,
+        asks_passphrase: false,
+    };
 }
 
 /// The text of a manual page and of `--help`. The text common to all layers is added to it.

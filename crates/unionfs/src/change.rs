@@ -143,6 +143,7 @@ fn check_announced(member: &Member, announced: &Properties) -> Outcome<()> {
     let own = member.properties();
     let new = [
         (own.varies_by_caller, announced.varies_by_caller, "shows different callers different files"),
+        (own.data_varies_by_caller, announced.data_varies_by_caller, "shows different callers different data"),
         (own.merges_names, announced.merges_names, "finds files by several spellings of their names"),
         (own.needs_flush, announced.needs_flush, "reports errors only when files are closed"),
         (own.may_hang, announced.may_hang, "may hang, as a network file system can"),

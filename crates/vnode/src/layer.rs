@@ -28,9 +28,13 @@ pub struct Properties {
     /// and a program that opens `FOO` would write to the removed or renamed file.
     pub merges_names: bool,
 
-    /// Different callers see different names, attributes or data. The kernel then caches nothing
-    /// that is shared between callers: no names, attributes, listings or data.
+    /// Different callers see different names or attributes, or the layer must ask at each lookup
+    /// and open who the caller is. The kernel then caches no names, attributes and listings.
     pub varies_by_caller: bool,
+
+    /// Different callers who have one file open see different data. The kernel then caches no data,
+    /// except of mapped files.
+    pub data_varies_by_caller: bool,
 }
 
 impl Properties {
@@ -45,6 +49,7 @@ impl Properties {
             audits_refusals: self.audits_refusals || other.audits_refusals,
             merges_names: self.merges_names || other.merges_names,
             varies_by_caller: self.varies_by_caller || other.varies_by_caller,
+            data_varies_by_caller: self.data_varies_by_caller || other.data_varies_by_caller,
         }
     }
 }

@@ -1,0 +1,284 @@
+use crate::grant::{Grant, OpenedWith, SessionId};
+use crate::host::{KeyHost, Leader};
+use crate::reaper::Reaper;
+use crate::slot::Slot;
+use crate::volume::Volume;
+use core::time::Duration;
+use cryptformat::Keys;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use vnode::{Cx, Errno, Result, Upcalls};
+
+/// Maximum number of sessions of one user that hold a key at the same time.
+const PER_USER: usize = 256;
+/// Maximum number of sessions that hold a key at the same time.
+const IN_ALL: usize = 4096;
+/// Time limit for the kernel to drop the pages of the files of a withdrawn key.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// The keys of a mount, and who may use them.
+#[derive(Debug)]
+pub(crate) struct Keyring {
+    pub(crate) volume: Volume,
+    holder: Holder,
+    /// One passphrase is tried at a time: each takes much memory and time.
+    deriving: Mutex<()>,
+    upcalls: OnceLock<Arc<dyn Upcalls>>,
+}
+
+/// Who holds the keys.
+#[derive(Debug)]
+enum Holder {
+    /// Everybody who may use the mount.
+    Mount(Arc<Grant>),
+    /// Sessions, each its own.
+    Sessions(Sessions),
+}
+
+#[derive(Debug)]
+struct Sessions {
+    host: Arc<dyn KeyHost>,
+    grants: RwLock<HashMap<SessionId, Arc<Grant>>>,
+    reaper: Reaper,
+    /// How long an unused key is kept, unless its user wants less; `None`: for ever.
+    idle: Option<Duration>,
+}
+
+impl Keyring {
+    /// Returns the keyring of a mount with one key for all callers.
+    pub(crate) fn of_mount(volume: Volume, slot: Slot) -> Arc<Self> {
+        Self::new(volume, Holder::Mount(Arc::new(Grant::new(None, Arc::new(slot)))))
+    }
+
+    /// Returns the empty keyring of a mount with a key per session.
+    pub(crate) fn of_sessions(volume: Volume, host: Arc<dyn KeyHost>, idle: Option<Duration>) -> Arc<Self> {
+        let (grants, reaper) = (RwLock::default(), Reaper::default());
+        Self::new(volume, Holder::Sessions(Sessions { host, grants, reaper, idle }))
+    }
+
+    fn new(volume: Volume, holder: Holder) -> Arc<Self> {
+        Arc::new(Self { volume, holder, deriving: Mutex::default(), upcalls: OnceLock::new() })
+    }
+
+    /// Whether callers need keys of their own.
+    pub(crate) const fn is_per_session(&self) -> bool {
+        matches!(self.holder, Holder::Sessions(_))
+    }
+
+    /// Sets who is told to drop cached data.
+    pub(crate) fn attach(&self, upcalls: Arc<dyn Upcalls>) {
+        let _first = self.upcalls.set(upcalls);
+    }
+
+    /// Uses the caller's key.
+    ///
+    /// # Errors
+    /// `ENOKEY` if the caller has none.
+    pub(crate) fn with<T>(&self, cx: &Cx<'_>, act: impl FnOnce(&Keys) -> Result<T>) -> Result<T> {
+        match &self.holder {
+            Holder::Mount(grant) => grant.with(act),
+            Holder::Sessions(sessions) => sessions.grant(cx)?.with(act),
+        }
+    }
+
+    /// Opens a file with the caller's key.
+    ///
+    /// # Errors
+    /// `ENOKEY` if the caller has none.
+    pub(crate) fn open(&self, cx: &Cx<'_>, file: u64) -> Result<OpenedWith> {
+        match &self.holder {
+            Holder::Mount(grant) => grant.open(file),
+            Holder::Sessions(sessions) => sessions.grant(cx)?.open(file),
+        }
+    }
+
+    /// Adds the key that a passphrase unlocks to the caller's session, in place of the one that it
+    /// has. `key` is the name of the key; `None`: whichever the passphrase unlocks.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the mount has one key for all; `ESRCH` if the caller's session is unknown;
+    /// `EKEYREJECTED` if the passphrase unlocks no key; `EDQUOT` if too many sessions hold one; those
+    /// of [`Volume::unlock`].
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        cx: &Cx<'_>,
+        key: Option<&str>,
+        passphrase: &[u8],
+        idle: Option<Duration>,
+    ) -> Result<Arc<Grant>> {
+        let sessions = self.sessions()?;
+        let holder = caller(cx).ok_or(Errno::SRCH)?;
+        let leader = match sessions.host.leader(holder.session, true) {
+            Leader::Started(start) => Some(start),
+            Leader::Exited => None,
+            Leader::SessionEnded => return Err(Errno::SRCH),
+        };
+        let (name, keys) = {
+            let _one = self.deriving.lock();
+            self.volume.unlock(key, passphrase)?
+        };
+        let idle = [idle, sessions.idle].into_iter().flatten().min();
+        let (new, old) = sessions.insert((holder, leader), name, keys, idle)?;
+        if let Some(old) = old {
+            self.retire(sessions, &old);
+        }
+        sessions.reaper.start(self);
+        Ok(new)
+    }
+
+    /// Withdraws the keys that `which` selects. Returns their number.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the mount has one key for all.
+    pub(crate) fn withdraw(&self, which: impl Fn(&Grant) -> bool) -> Result<usize> {
+        let sessions = self.sessions()?;
+        let chosen = sessions.all().into_iter().filter(|grant| which(grant)).collect::<Vec<_>>();
+        chosen.iter().for_each(|grant| self.retire(sessions, grant));
+        Ok(chosen.len())
+    }
+
+    /// Withdraws the keys of sessions that have ended, and those unused for too long. Returns
+    /// whether any keys remain.
+    pub(crate) fn reap(&self) -> bool {
+        let Ok(sessions) = self.sessions() else { return false };
+        for grant in sessions.all() {
+            if grant.is_idle() || !sessions.continues(&grant, true) {
+                self.retire(sessions, &grant);
+            }
+        }
+        !sessions.grants.read().is_empty()
+    }
+
+    /// Returns all grants, ordered by user and session.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the mount has one key for all.
+    pub(crate) fn grants(&self) -> Result<Vec<Arc<Grant>>> {
+        self.sessions().map(Sessions::all)
+    }
+
+    /// Returns the thread that withdraws keys, if there are keys per session.
+    pub(crate) fn reaper(&self) -> Option<&Reaper> {
+        self.sessions().ok().map(|sessions| &sessions.reaper)
+    }
+
+    fn sessions(&self) -> Result<&Sessions> {
+        match &self.holder {
+            Holder::Sessions(sessions) => Ok(sessions),
+            Holder::Mount(_) => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Ends a grant. First the kernel writes the changed pages of mapped files back and drops all
+    /// pages of the files that the session has open; while that happens, its open files still work.
+    /// Then nothing does, and the key is wiped unless another session holds it.
+    fn retire(&self, sessions: &Sessions, grant: &Arc<Grant>) {
+        let files = grant.close();
+        self.drop_pages(&files);
+        grant.end();
+        // Pages that a mapping brought back meanwhile.
+        self.drop_pages(&files);
+        sessions.remove(grant);
+        tracing::info!(
+            uid = grant.holder.map(|id| id.uid),
+            session = grant.holder.map(|id| id.session),
+            "key withdrawn"
+        );
+    }
+
+    fn drop_pages(&self, files: &[u64]) {
+        let Some(upcalls) = self.upcalls.get().filter(|_| !files.is_empty()) else { return };
+        files.iter().for_each(|&file| upcalls.data_changed(file, 0..u64::MAX));
+        if !upcalls.settle(SETTLE) {
+            tracing::error!("the kernel has not dropped the pages of {} files within {SETTLE:?}", files.len());
+        }
+    }
+}
+
+impl Sessions {
+    /// Returns the caller's grant.
+    fn grant(&self, cx: &Cx<'_>) -> Result<Arc<Grant>> {
+        let grants = self.grants.read();
+        if grants.is_empty() {
+            return Err(Errno::NOKEY);
+        }
+        let id = caller(cx).ok_or(Errno::NOKEY)?;
+        let grant = grants.get(&id).cloned().ok_or(Errno::NOKEY)?;
+        drop(grants);
+        let is_leader = cx.pid == id.session;
+        let continues = match cx.session().filter(|_| is_leader) {
+            Some((_, start)) => grant.leader == Some(start),
+            None => self.continues(&grant, false),
+        };
+        if continues { Ok(grant) } else { Err(Errno::NOKEY) }
+    }
+
+    /// Whether the session is the one that the key was given to. The ID of a session is not used
+    /// again while any process of it exists, but it is afterwards.
+    fn continues(&self, grant: &Grant, thorough: bool) -> bool {
+        let Some(id) = grant.holder else { return true };
+        match self.host.leader(id.session, thorough) {
+            Leader::Started(start) => grant.leader == Some(start),
+            Leader::Exited => true,
+            Leader::SessionEnded => false,
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Grant>> {
+        let mut all: Vec<_> = self.grants.read().values().cloned().collect();
+        all.sort_by_key(|grant| grant.holder);
+        all
+    }
+
+    /// Adds a grant. Returns it, and the one that it replaces.
+    fn insert(
+        &self,
+        holder: (SessionId, Option<u64>),
+        name: String,
+        keys: Keys,
+        idle: Option<Duration>,
+    ) -> Result<(Arc<Grant>, Option<Arc<Grant>>)> {
+        let mut grants = self.grants.write();
+        let fingerprint = keys.fingerprint();
+        let same = |grant: &&Arc<Grant>| grant.slot.fingerprint == fingerprint;
+        let prior = grants.get(&holder.0).cloned();
+        if let Some(grant) = prior.as_ref().filter(same)
+            && grant.is_open()
+            && grant.leader == holder.1
+        {
+            grant.set_idle(idle);
+            return Ok((Arc::clone(grant), None));
+        }
+        let of_user = grants.keys().filter(|id| id.uid == holder.0.uid).count();
+        if prior.is_none() && (of_user >= PER_USER || grants.len() >= IN_ALL) {
+            return Err(Errno::DQUOT);
+        }
+        let shared = grants.values().find(same).map(|grant| Arc::clone(&grant.slot));
+        let slot = shared.unwrap_or_else(|| Arc::new(Slot::new(name, keys)));
+        let grant = Arc::new(Grant::new(Some(holder), slot));
+        grant.set_idle(idle);
+        grants.insert(holder.0, Arc::clone(&grant));
+        Ok((grant, prior))
+    }
+
+    /// Forgets an ended grant, and wipes its key unless another session holds it.
+    fn remove(&self, grant: &Arc<Grant>) {
+        let mut grants = self.grants.write();
+        if let Some(id) = grant.holder
+            && grants.get(&id).is_some_and(|now| Arc::ptr_eq(now, grant))
+        {
+            grants.remove(&id);
+        }
+        if !grants.values().any(|other| Arc::ptr_eq(&other.slot, &grant.slot)) {
+            grant.slot.wipe();
+        }
+    }
+}
+
+/// Returns the caller's session; `None` if its process is not visible.
+pub(crate) fn caller(cx: &Cx<'_>) -> Option<SessionId> {
+    let (session, _) = cx.session()?;
+    // Session 0 belongs to no process that this server sees: those outside its PID namespace.
+    (session != 0).then(|| SessionId { uid: cx.caller(), session })
+}

@@ -1,0 +1,179 @@
+use crate::blocks::EncryptedBlocks;
+use crate::commands::KeyCommands;
+use crate::host::{KeySource, host};
+use crate::keyring::Keyring;
+use crate::names::{EncryptedNames, PlainNames};
+use crate::slot::Slot;
+use crate::store::{PlainStore, Store};
+use crate::volume::Volume;
+use crate::xattrs::EncryptedXattrs;
+use core::time::Duration;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use vnode::Layer;
+use wrapfs::hooks::Layout;
+use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
+
+/// The declaration of `cryptfs`.
+pub const LAYER: LayerType = LayerType {
+    name: "cryptfs",
+    about: "encrypts files and names, in the format of gocryptfs",
+    options: &[
+        OptionSpec {
+            name: "key",
+            value: Some("session|mount"),
+            help: "Who holds a key: each session that was given one with `cryptctl add` (session, the default), or everybody who \
+                   may use the mount (mount), which asks for the passphrase when it is mounted.",
+        },
+        OptionSpec {
+            name: "passfile",
+            value: Some("FILE"),
+            help: "With key=mount: read the passphrase from the first line of FILE.",
+        },
+        OptionSpec {
+            name: "extpass",
+            value: Some("COMMAND"),
+            help: "With key=mount: read the passphrase from the first line of the output of COMMAND, which /bin/sh runs.",
+        },
+        OptionSpec {
+            name: "keyfile",
+            value: Some("FILE"),
+            help: "With key=mount: use the key file FILE, as `cryptctl init --key-file` does.",
+        },
+        OptionSpec {
+            name: "credential",
+            value: Some("NAME"),
+            help: "With key=mount: read the passphrase from the credential NAME of the systemd service that mounts.",
+        },
+        OptionSpec {
+            name: "keyring",
+            value: Some("NAME"),
+            help: "With key=mount: read the passphrase from the key `user:NAME` in a keyring of the mounting process \
+                   (keyrings(7)).",
+        },
+        OptionSpec {
+            name: "keyname",
+            value: Some("NAME"),
+            help: "With key=mount: the key of this name, on a volume with several keys. Default: whichever the passphrase \
+                   unlocks.",
+        },
+        OptionSpec { name: "config", value: Some("FILE"), help: "Use FILE in place of gocryptfs.conf in the volume." },
+        OptionSpec {
+            name: "idle",
+            value: Some("SECONDS"),
+            help: "With key=session: withdraw a key that has not been used for this time. Default: never.",
+        },
+    ],
+    build: Build::Over(&build),
+    traits: Traits { needs, ..Traits::NONE },
+};
+
+/// Options that name a source of the passphrase.
+const SOURCES: [&str; 5] = ["passfile", "extpass", "keyfile", "credential", "keyring"];
+
+/// Who holds keys, and the source of the key of a mount.
+enum Holder {
+    Sessions { idle: Option<Duration> },
+    Mount(KeySource),
+}
+
+impl Holder {
+    fn of(settings: &Settings) -> Result<Self, String> {
+        let given: Vec<_> = SOURCES.into_iter().filter(|name| settings.has(name)).collect();
+        let idle = settings.number("idle", 1..=31_536_000_u64)?.map(Duration::from_secs);
+        let misplaced = |names: &[&str], key: &str| names.first().map(|name| format!("{name}=: needs key={key}"));
+        match settings.text("key")? {
+            None | Some("session") => {
+                let name = settings.has("keyname").then_some("keyname");
+                let wrong = misplaced(&given.into_iter().chain(name).collect::<Vec<_>>(), "mount");
+                wrong.map_or(Ok(Self::Sessions { idle }), Err)
+            }
+            Some("mount") => {
+                if let Some(wrong) = misplaced(if idle.is_some() { &["idle"] } else { &[] }, "session") {
+                    return Err(wrong);
+                }
+                Ok(Self::Mount(source(&given, settings)?))
+            }
+            Some(other) => Err(format!("key={other}: it is neither session nor mount")),
+        }
+    }
+}
+
+fn source(given: &[&str], settings: &Settings) -> Result<KeySource, String> {
+    let name = match given {
+        [] => return Ok(KeySource::Ask),
+        [one] => *one,
+        [one, other, ..] => {
+            return Err(format!("{one}= and {other}=: the passphrase has one source; give one of them"));
+        }
+    };
+    let text = || settings.text(name).map(|text| text.unwrap_or_default().to_owned());
+    let path = || PathBuf::from(OsString::from_vec(settings.bytes(name).unwrap_or_default().to_vec()));
+    Ok(match name {
+        "passfile" => KeySource::File(path()),
+        "extpass" => KeySource::Command(text()?),
+        "keyfile" => KeySource::KeyFile(path()),
+        "credential" => KeySource::Credential(text()?),
+        _ => KeySource::Keyring(text()?),
+    })
+}
+
+/// Blocks are read, changed and written again, so another server must not change them meanwhile.
+fn needs(settings: &Settings) -> Result<Needs, String> {
+    let asks = matches!(Holder::of(settings)?, Holder::Mount(KeySource::Ask));
+    Ok(Needs { sole_user: true, asks_passphrase: asks, ..Needs::NONE })
+}
+
+fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, String> {
+    let host = host().ok_or("cryptfs needs a host that provides passphrases")?;
+    for what in host.protect_memory() {
+        tracing::warn!("keys are less protected: {what}");
+    }
+    let config = settings.bytes("config").map(|path| PathBuf::from(OsString::from_vec(path.to_vec())));
+    let config = config.map(|path| host.config(&path)).transpose()?;
+    let volume = Volume::open(Arc::clone(&lower), config)?;
+    let keyring = match Holder::of(settings)? {
+        Holder::Sessions { idle } => Keyring::of_sessions(volume, host, idle),
+        Holder::Mount(source) => {
+            let passphrase = host.passphrase(&source)?;
+            let unlocked = volume.unlock_or_say(settings.text("keyname")?, &passphrase);
+            let (name, keys) = unlocked.map_err(|(key, error)| format!("key {key}: {error}"))?;
+            Keyring::of_mount(volume, Slot::new(name, keys))
+        }
+    };
+    layer(lower, &keyring)
+}
+
+/// Returns the layer over `lower` with the keys of `keyring`.
+pub(crate) fn layer(lower: Arc<dyn Layer>, keyring: &Arc<Keyring>) -> Result<Arc<dyn Layer>, String> {
+    let flags = keyring.volume.flags;
+    let several = keyring.volume.has_several_keys().map_err(|errno| format!("can't list the volume: {errno}"))?;
+    let sizes = cryptformat::Layout::of(flags.cipher);
+    let layout = (u32::try_from(sizes.header).ok())
+        .zip(u32::try_from(sizes.plain).ok())
+        .zip(u32::try_from(sizes.stored).ok())
+        .and_then(|((header, plain), stored)| Layout::new(header, plain, stored))
+        .ok_or("unsupported block size")?;
+    let root = lower.root().id();
+    let mut template = Template::over(lower)
+        .format(layout, EncryptedBlocks(Arc::clone(keyring)))
+        .xattrs(EncryptedXattrs(Arc::clone(keyring)));
+    template = match flags.names {
+        Some(names) => {
+            template.store(Store::new(names)).names(EncryptedNames::new(Arc::clone(keyring), &flags, several))
+        }
+        None => template.names(PlainNames { root }).store(PlainStore),
+    };
+    if keyring.is_per_session() {
+        template = template.varies_by_caller().commands(KeyCommands(Arc::clone(keyring)));
+    }
+    let attached = Arc::downgrade(keyring);
+    template = template.attached(move |upcalls| {
+        if let Some(keyring) = attached.upgrade() {
+            keyring.attach(upcalls);
+        }
+    });
+    template.build()
+}
