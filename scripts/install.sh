@@ -21,7 +21,7 @@ program=$PREFIX/bin/strata
 built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
 # The program and its other names, which are links to it.
-commands=(strata unionctl uniondbg usenetctl versionctl snapmerge)
+commands=(strata unionctl uniondbg usenetctl versionctl cryptctl snapmerge)
 
 for dir in "$PREFIX" "$SBINDIR"; do
 	# The helpers are links to the program's absolute path.

@@ -9,6 +9,7 @@
 //! * `fsck.versionfs` checks and repairs version sets: module [`fsck_versionfs`].
 //! * `snapmerge` is the same as `strata snapmerge`: module [`snapmerge`].
 //! * `usenetctl` is the same as `strata usenet`: module [`usenetctl`].
+//! * `cryptctl` is the same as `strata crypt`: module [`cryptctl`].
 //! * `versionctl` is the same as `strata versions`: module [`versionctl`].
 //!
 //! A mount passes through these modules:
@@ -45,6 +46,7 @@ pub mod cmdline;
 pub mod commit;
 pub mod control;
 mod crypt_host;
+pub mod cryptctl;
 pub mod debug;
 pub mod device;
 pub mod diff;
@@ -109,6 +111,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
     if usenetctl::is_called(program) {
         return usenetctl::run(args).into();
+    }
+    if cryptctl::is_called(program) {
+        return cryptctl::run(args).into();
     }
     if versionctl::is_called(program) {
         return versionctl::run(args).into();

@@ -8,8 +8,8 @@ use crate::new::{self, Language};
 use crate::options::Type;
 use crate::tool::{print, show_again};
 use crate::{
-    check, commit, control, debug, diff, export, fsck, fsck_versionfs, helper, import, lower, man, sandbox, snapmerge,
-    stats, sync, unionctl, uniondbg, usenetctl, versionctl, views,
+    check, commit, control, cryptctl, debug, diff, export, fsck, fsck_versionfs, helper, import, lower, man, sandbox,
+    snapmerge, stats, sync, unionctl, uniondbg, usenetctl, versionctl, views,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -289,6 +289,13 @@ enum Command {
         #[command(subcommand)]
         command: usenetctl::Command,
     },
+    /// Manage encrypted volumes and the keys of sessions (same as cryptctl).
+    #[command(after_help = cryptctl::HELP)]
+    Crypt {
+        /// What to do.
+        #[command(subcommand)]
+        command: cryptctl::Command,
+    },
     /// See, compare and restore old versions of files on versionfs (same as versionctl).
     #[command(after_help = versionctl::HELP)]
     Versions {
@@ -300,7 +307,7 @@ enum Command {
     Completions {
         /// The shell.
         shell: Shell,
-        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl or snapmerge.
+        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl, cryptctl or snapmerge.
         #[arg(default_value = "strata")]
         command: String,
     },
@@ -402,6 +409,7 @@ fn execute(command: &Command) -> Exit {
         // It has exit statuses of its own: see `run`.
         Command::Fsck { .. } => Ok(()),
         Command::Usenet { command } => usenetctl::execute(command),
+        Command::Crypt { command } => cryptctl::execute(command),
         Command::Versions { command } => return versionctl::run_as_subcommand(command),
         Command::Completions { shell, command } => completions(*shell, command),
         Command::Man { dir } => write_pages(dir),
@@ -474,12 +482,13 @@ fn lower(mount: &Path, branch: Option<usize>, command: &[OsString]) -> Result<()
 }
 
 /// Returns the command lines of all programs but the mount helpers and checkers.
-fn commands() -> [clap::Command; 6] {
+fn commands() -> [clap::Command; 7] {
     [
         Cli::command(),
         unionctl::command(),
         uniondbg::command(),
         usenetctl::command(),
+        cryptctl::command(),
         versionctl::command(),
         snapmerge::command(),
     ]

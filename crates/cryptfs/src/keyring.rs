@@ -170,15 +170,16 @@ impl Keyring {
         }
     }
 
-    /// Ends a grant. First the kernel writes the changed pages of mapped files back and drops all
+    /// Ends a grant. First the kernel writes the changed pages of mapped files back, and drops the
     /// pages of the files that the session has open; while that happens, its open files still work.
-    /// Then nothing does, and the key is wiped unless another session holds it.
+    /// Then nothing does, and the kernel drops all that it has cached: pages of files that were
+    /// closed, and those that a mapping brought back. The key is wiped unless another session holds
+    /// it.
     fn retire(&self, sessions: &Sessions, grant: &Arc<Grant>) {
         let files = grant.close();
-        self.drop_pages(&files);
+        self.settle(|upcalls| files.iter().for_each(|&file| upcalls.data_changed(file, 0..u64::MAX)));
         grant.end();
-        // Pages that a mapping brought back meanwhile.
-        self.drop_pages(&files);
+        self.settle(|upcalls| upcalls.everything_changed());
         sessions.remove(grant);
         tracing::info!(
             uid = grant.holder.map(|id| id.uid),
@@ -187,11 +188,12 @@ impl Keyring {
         );
     }
 
-    fn drop_pages(&self, files: &[u64]) {
-        let Some(upcalls) = self.upcalls.get().filter(|_| !files.is_empty()) else { return };
-        files.iter().for_each(|&file| upcalls.data_changed(file, 0..u64::MAX));
+    /// Reports changes to the kernel, and waits until it has dropped what it cached.
+    fn settle(&self, report: impl FnOnce(&dyn Upcalls)) {
+        let Some(upcalls) = self.upcalls.get() else { return };
+        report(&**upcalls);
         if !upcalls.settle(SETTLE) {
-            tracing::error!("the kernel has not dropped the pages of {} files within {SETTLE:?}", files.len());
+            tracing::error!("the kernel has not dropped plain data that it cached within {SETTLE:?}");
         }
     }
 }
