@@ -133,7 +133,8 @@ pub trait FileFormat: Send + Sync + fmt::Debug {
     /// The operation fails with this errno, for example `EIO` or `EMEDIUMTYPE`.
     fn check_header(&self, cx: &Cx<'_>, file: &Object<'_>, header: &[u8]) -> Result<()>;
 
-    /// Encodes a block to be written. `stored` is longer than `plain` by the layout's overhead.
+    /// Encodes a block to be written. `stored` is longer than `plain` by the layout's overhead. The
+    /// hook must overwrite all of it: it may contain bytes of other blocks.
     ///
     /// # Errors
     /// The write fails with this errno, and nothing of the block is written.

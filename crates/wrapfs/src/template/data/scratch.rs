@@ -22,7 +22,7 @@ impl Scratch {
             let found = pool.iter().position(|buffer| buffer.len() >= len)?;
             Some(pool.swap_remove(found))
         };
-        let bytes = POOL.try_with(|pool| fits(&mut pool.borrow_mut())).ok().flatten();
+        let bytes = if len > 0 { POOL.try_with(|pool| fits(&mut pool.borrow_mut())).ok().flatten() } else { None };
         Self { bytes: bytes.unwrap_or_else(|| vec![0; len]), len }
     }
 
@@ -35,7 +35,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.len() > POOL_BUFFER_BYTES {
+        if bytes.is_empty() || bytes.len() > POOL_BUFFER_BYTES {
             return;
         }
         // Fails while the thread exits; the buffer is then freed.

@@ -1,11 +1,11 @@
-use super::super::data::{Scratch, is_zero};
+use super::super::data::Scratch;
 use super::super::guard::guard;
-use super::super::inverse;
 use super::super::lower_io::{read_full, set_size, write_full};
+use super::coding::At;
 use super::{FormatInode, Formatted};
-use crate::hooks::{FormatBlock, Layout, Object, State};
+use crate::hooks::{Layout, Object, State};
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, Result, Vnode};
+use vnode::{Cx, OpenFile, Result, Vnode};
 
 /// Approximate number of bytes that are encoded and passed to the layer below at a time.
 const CHUNK: u64 = 256 << 10;
@@ -22,12 +22,11 @@ pub(crate) struct FormatFile<'a> {
 }
 
 /// The state of the file below before it was changed.
-#[derive(Debug)]
 pub(super) struct Undo {
     /// The stored size.
     pub(super) stored: u64,
     /// Overwritten bytes and their offsets.
-    pub(super) blocks: Vec<(u64, Vec<u8>)>,
+    pub(super) blocks: Vec<(u64, Scratch)>,
 }
 
 impl FormatFile<'_> {
@@ -103,7 +102,7 @@ impl FormatFile<'_> {
             let got = self.read_below(cx, &mut stored, self.layout().start_of(at / plain))?;
             // Return an error rather than a short read, which would mean end of file.
             let bytes = stored.get(..got).unwrap_or_default();
-            done += self.decode_span(cx, &header, at / plain, bytes, (skip as usize, rest))?;
+            done += self.decode_span(cx, (&header, at / plain), bytes, (skip as usize, rest))?;
             if got < stored.len() {
                 break;
             }
@@ -111,92 +110,17 @@ impl FormatFile<'_> {
         Ok(done)
     }
 
-    /// Decodes blocks starting with `first`, skipping the first `skip` bytes. Returns the number of
-    /// bytes produced.
-    fn decode_span(
-        &self,
-        cx: &Cx<'_>,
-        header: &[u8],
-        first: u64,
-        stored: &[u8],
-        (mut skip, out): (usize, &mut [u8]),
-    ) -> Result<usize> {
-        let mut done = 0;
-        for (number, bytes) in (first..).zip(stored.chunks(self.layout().stored() as usize)) {
-            let len = bytes.len().saturating_sub(self.layout().overhead() as usize);
-            let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty() && len > skip) else { break };
-            if skip == 0 && rest.len() >= len {
-                self.decode(cx, (header, number), bytes, rest.get_mut(..len).ok_or(Errno::IO)?)?;
-                done += len;
-                continue;
-            }
-            let mut plain = Scratch::take(len);
-            self.decode(cx, (header, number), bytes, &mut plain)?;
-            let part = plain.get(skip..).unwrap_or_default();
-            let len = part.len().min(rest.len());
-            rest.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-            done += len;
-            skip = 0;
-        }
-        Ok(done)
-    }
-
     /// Reads a stored block, which is shorter or empty at the end of the file.
-    pub(super) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<Vec<u8>> {
-        let mut stored = vec![0; self.layout().stored() as usize];
+    pub(super) fn old_block(&self, cx: &Cx<'_>, number: u64) -> Result<Scratch> {
+        let mut stored = Scratch::take(self.layout().stored() as usize);
         let len = self.read_below(cx, &mut stored, self.layout().start_of(number))?;
-        stored.truncate(len);
+        stored.shorten(len);
         Ok(stored)
     }
 
-    /// Decodes the result of [`Self::old_block`].
-    pub(super) fn plain_of(&self, cx: &Cx<'_>, at: (&[u8], u64), stored: &[u8]) -> Result<Vec<u8>> {
-        let mut plain = vec![0; stored.len().saturating_sub(self.layout().overhead() as usize)];
-        if !plain.is_empty() {
-            self.decode(cx, at, stored, &mut plain)?;
-        }
-        Ok(plain)
-    }
-
-    fn decode(&self, cx: &Cx<'_>, (header, number): (&[u8], u64), stored: &[u8], plain: &mut [u8]) -> Result<()> {
-        if stored.len() as u64 == self.layout().stored() && is_zero(stored) {
-            plain.fill(0);
-            return Ok(());
-        }
-        let at = FormatBlock { file: &self.object, header, number, opened: self.opened };
-        guard("decode_block", || self.format.hook.decode_block(cx, &at, stored, plain))
-    }
-
-    /// Appends an encoded block to `stored`.
-    pub(super) fn encode(
-        &self,
-        cx: &Cx<'_>,
-        (header, number): (&[u8], u64),
-        plain: &[u8],
-        stored: &mut Vec<u8>,
-    ) -> Result<()> {
-        let start = stored.len();
-        stored.resize(start + plain.len() + self.layout().overhead() as usize, 0);
-        let out = stored.get_mut(start..).ok_or(Errno::IO)?;
-        let at = FormatBlock { file: &self.object, header, number, opened: self.opened };
-        guard("encode_block", || self.format.hook.encode_block(cx, &at, plain, out))?;
-        if out.len() as u64 == self.layout().stored() && is_zero(out) && !is_zero(plain) {
-            // It would be read as a hole.
-            tracing::error!(hook = ?self.format.hook, number, "encode_block returned all zeros");
-            return Err(Errno::IO);
-        }
-        if !inverse::CHECKED {
-            return Ok(());
-        }
-        let mut again = Scratch::take(plain.len());
-        let decoded = self.decode(cx, (header, number), out, &mut again);
-        let input = || format!("block {number} of inode {}", self.vnode.id());
-        inverse::check(["encode_block", "decode_block"], input, plain, decoded.map(|()| &*again))
-    }
-
-    /// Overwrites one block.
-    pub(super) fn put(&self, cx: &Cx<'_>, undo: &mut Undo, at: (&[u8], u64), old: Vec<u8>, plain: &[u8]) -> Result<()> {
-        let mut stored = Vec::new();
+    /// Overwrites one block, whose old stored bytes are `old`.
+    pub(super) fn put(&self, cx: &Cx<'_>, undo: &mut Undo, at: At<'_>, old: Scratch, plain: &[u8]) -> Result<()> {
+        let mut stored = Scratch::take(self.stored_len(plain.len()));
         self.encode(cx, at, plain, &mut stored)?;
         let start = self.layout().start_of(at.1);
         undo.blocks.push((start, old));

@@ -1,4 +1,4 @@
-use super::super::data::is_zero;
+use super::super::data::{Scratch, is_zero};
 use super::file::FormatFile;
 use vnode::{Cx, Errno, Result, SetAttr, Whence};
 
@@ -60,8 +60,9 @@ impl FormatFile<'_> {
         // The last block cannot be stored as a hole. Report it as one anyway, so that an extended
         // range is a hole.
         let header = self.header(cx)?.ok_or(Errno::IO)?;
-        let plain = self.plain_of(cx, (&header, number), &bytes);
-        Ok((plain.is_ok_and(|plain| is_zero(&plain)), number + 1))
+        let mut plain = Scratch::take(self.layout().plain() as usize);
+        let len = self.decode_old(cx, (&header, number), &bytes, &mut plain);
+        Ok((len.is_ok_and(|len| plain.get(..len).is_some_and(is_zero)), number + 1))
     }
 
     /// Allocates, punches and zeroes. The caller holds the inode's lock exclusively.

@@ -1,7 +1,9 @@
 //! Data in blocks of a larger, fixed size, behind a header. docs/wrapfs.md lists the guarantees.
 //!
-//! `file` reads and encodes blocks; `write`, `resize` and `holes` are the operations.
+//! `coding` encodes and decodes blocks; `file` reads, and restores blocks after an error; `write`,
+//! `resize` and `holes` are the other operations.
 
+mod coding;
 mod file;
 mod holes;
 mod resize;

@@ -1,4 +1,4 @@
-use super::super::data::blocking;
+use super::super::data::{Scratch, blocking};
 use super::file::{FormatFile, Undo};
 use vnode::{Attr, Cx, Errno, Result, SetAttr};
 
@@ -35,8 +35,9 @@ impl FormatFile<'_> {
         let header = self.header(cx)?.ok_or(Errno::IO)?;
         let (number, rest) = (new / self.layout().plain(), new % self.layout().plain());
         let old = self.old_block(cx, number)?;
-        let mut plain = self.plain_of(cx, (&header, number), &old)?;
-        plain.truncate(rest as usize);
+        let mut plain = Scratch::take(self.layout().plain() as usize);
+        self.decode_old(cx, (&header, number), &old, &mut plain)?;
+        plain.shorten(rest as usize);
         self.put(cx, undo, (&header, number), old, &plain)
     }
 
@@ -59,13 +60,15 @@ impl FormatFile<'_> {
         if !size.is_multiple_of(plain) {
             let number = size / plain;
             let old = self.old_block(cx, number)?;
-            let mut bytes = self.plain_of(cx, (&header, number), &old)?;
-            bytes.resize((new - number * plain).min(plain) as usize, 0);
+            let mut bytes = Scratch::take(plain as usize);
+            let len = self.decode_old(cx, (&header, number), &old, &mut bytes)?;
+            bytes.shorten((new - number * plain).min(plain) as usize);
+            bytes.get_mut(len..).unwrap_or_default().fill(0);
             self.put(cx, undo, (&header, number), old, &bytes)?;
         }
         let (number, rest) = (new / plain, new % plain);
         if rest > 0 && number * plain >= size {
-            self.put(cx, undo, (&header, number), Vec::new(), &vec![0; rest as usize])?;
+            self.put(cx, undo, (&header, number), Scratch::take(0), &vec![0; rest as usize])?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-use super::super::data::blocking;
+use super::super::data::{Scratch, blocking};
 use super::file::{FormatFile, Undo};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result, Whence};
@@ -10,9 +10,9 @@ const PUNCH: u32 = 2 | 1;
 struct Edge {
     number: u64,
     /// Its new plain content.
-    plain: Vec<u8>,
+    plain: Scratch,
     /// Its old stored content; empty if there was none.
-    old: Vec<u8>,
+    old: Scratch,
 }
 
 /// What a write will do.
@@ -32,6 +32,15 @@ impl Plan<'_> {
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
+
+    /// Returns the plain content of a block, whose size is `size` unless it is the last.
+    fn block(&self, number: u64, size: u64) -> Result<&[u8]> {
+        if let Some(edge) = self.edges.iter().flatten().find(|edge| edge.number == number) {
+            return Ok(&edge.plain);
+        }
+        let from = (number * size).checked_sub(self.offset).ok_or(Errno::IO)? as usize;
+        self.data.get(from..from + size as usize).ok_or(Errno::IO)
+    }
 }
 
 impl FormatFile<'_> {
@@ -43,10 +52,10 @@ impl FormatFile<'_> {
         let room = self.layout().max_size().checked_sub(offset).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
         // Only read until the plan is complete: the request may be restarted on another thread.
-        let plan = self.plan(cx, data, offset)?;
+        let mut plan = self.plan(cx, data, offset)?;
         let cx = &blocking(cx);
         let mut undo = Undo { stored: plan.stored, blocks: Vec::new() };
-        let written = self.prepare(cx, &plan, &mut undo).and_then(|()| self.write_blocks(cx, &plan));
+        let written = self.prepare(cx, &mut plan, &mut undo).and_then(|()| self.write_blocks(cx, &plan));
         if written.is_err() {
             self.undo(cx, undo);
         }
@@ -65,31 +74,39 @@ impl FormatFile<'_> {
         let tail = if first != last && is_part(last) { Some(self.edge(cx, &plan, last)?) } else { None };
         plan.edges = [head, tail];
         if !size.is_multiple_of(plain) && size / plain < first {
-            let mut edge = self.edge(cx, &plan, size / plain)?;
-            edge.plain.resize(plain as usize, 0);
-            plan.tail = Some(edge);
+            plan.tail = Some(self.tail(cx, &plan)?);
         }
         Ok(plan)
     }
 
     /// Returns a block with its part of the data merged.
     fn edge(&self, cx: &Cx<'_>, plan: &Plan<'_>, number: u64) -> Result<Edge> {
-        let size = self.layout().plain();
-        let start = number * size;
-        let old = if start < plan.size { self.old_block(cx, number)? } else { Vec::new() };
-        let mut plain = self.plain_of(cx, (&plan.header, number), &old)?;
+        let (size, start) = (self.layout().plain(), number * self.layout().plain());
+        let old = if start < plan.size { self.old_block(cx, number)? } else { Scratch::take(0) };
+        let mut plain = Scratch::take(size as usize);
+        let len = self.decode_old(cx, (&plan.header, number), &old, &mut plain)?;
         let (from, to) = (plan.offset.max(start), plan.end().min(start + size));
-        if let (true, Some(source)) = (from < to, plan.data.get((from.max(plan.offset) - plan.offset) as usize..)) {
-            let (from, to) = ((from - start) as usize, (to - start) as usize);
-            plain.resize(plain.len().max(to), 0);
-            plain.iter_mut().take(to).skip(from).zip(source).for_each(|(to, from)| *to = *from);
-        }
+        let source = plan.data.get((from - plan.offset) as usize..(to - plan.offset) as usize);
+        let (from, to) = ((from - start) as usize, (to - start) as usize);
+        plain.shorten(len.max(to));
+        plain.get_mut(len..from).unwrap_or_default().fill(0);
+        plain.get_mut(from..to).zip(source).ok_or(Errno::IO).map(|(to, from)| to.copy_from_slice(from))?;
+        Ok(Edge { number, plain, old })
+    }
+
+    /// Returns the last block of the file, filled up with zeros.
+    fn tail(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<Edge> {
+        let number = plan.size / self.layout().plain();
+        let old = self.old_block(cx, number)?;
+        let mut plain = Scratch::take(self.layout().plain() as usize);
+        let len = self.decode_old(cx, (&plan.header, number), &old, &mut plain)?;
+        plain.get_mut(len..).unwrap_or_default().fill(0);
         Ok(Edge { number, plain, old })
     }
 
     /// Writes the header of an empty file, cuts off leftovers of a crash after the last block, and
     /// fills up that block.
-    fn prepare(&self, cx: &Cx<'_>, plan: &Plan<'_>, undo: &mut Undo) -> Result<()> {
+    fn prepare(&self, cx: &Cx<'_>, plan: &mut Plan<'_>, undo: &mut Undo) -> Result<()> {
         if plan.size == 0 {
             return self.write_header(cx, &plan.header, plan.stored);
         }
@@ -98,8 +115,8 @@ impl FormatFile<'_> {
             self.set_size_below(cx, right)?;
             undo.stored = right;
         }
-        match &plan.tail {
-            Some(tail) => self.put(cx, undo, (&plan.header, tail.number), tail.old.clone(), &tail.plain),
+        match plan.tail.take() {
+            Some(tail) => self.put(cx, undo, (&plan.header, tail.number), tail.old, &tail.plain),
             None => Ok(()),
         }
     }
@@ -125,18 +142,13 @@ impl FormatFile<'_> {
         Ok(plan.data.len())
     }
 
-    fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, stop: u64) -> Result<Vec<u8>> {
-        let size = self.layout().plain();
-        let mut stored = Vec::with_capacity(((stop - first) * self.layout().stored()) as usize);
-        for number in first..stop {
-            let plain = match plan.edges.iter().flatten().find(|edge| edge.number == number) {
-                Some(edge) => &edge.plain[..],
-                None => {
-                    let from = (number * size - plan.offset) as usize;
-                    plan.data.get(from..from + size as usize).ok_or(Errno::IO)?
-                }
-            };
-            self.encode(cx, (&plan.header, number), plain, &mut stored)?;
+    /// Returns the stored blocks of the write from `first` to `stop`.
+    fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, stop: u64) -> Result<Scratch> {
+        let (size, block) = (self.layout().plain(), self.layout().stored());
+        let last = self.stored_len(plan.block(stop - 1, size)?.len());
+        let mut stored = Scratch::take(((stop - 1 - first) * block) as usize + last);
+        for (number, out) in (first..).zip(stored.chunks_mut(block as usize)) {
+            self.encode(cx, (&plan.header, number), plan.block(number, size)?, out)?;
         }
         Ok(stored)
     }
@@ -151,7 +163,7 @@ impl FormatFile<'_> {
         }
         let torn = first + whole;
         let start = self.layout().start_of(torn);
-        let old = plan.edges.iter().flatten().find(|edge| edge.number == torn).map_or(&[][..], |edge| &edge.old);
+        let old = plan.edges.iter().flatten().find(|edge| edge.number == torn).map_or(&[][..], |edge| &*edge.old);
         let part = len % self.layout().stored();
         let mended = if start >= plan.stored || plan.size == 0 {
             self.set_size_below(cx, start)
