@@ -3,7 +3,7 @@
 use crate::error::{BlockDamage, HeaderDamage, RandomError};
 use crate::flags::ContentCipher;
 use crate::keys::{Content, Keys};
-use crate::{random, siv, xchacha};
+use crate::{gcm, random, siv, xchacha};
 
 /// Size of the header in bytes.
 pub const HEADER: usize = 18;
@@ -174,8 +174,7 @@ impl Keys {
 
     pub(crate) fn nonce_len(&self) -> usize {
         match &self.content {
-            Content::Gcm { short_nonce: true, .. } => 12,
-            Content::Gcm { .. } => 16,
+            Content::Gcm(_) => gcm::NONCE,
             Content::Siv(_) => siv::NONCE,
             Content::XChaCha(_) => xchacha::NONCE,
         }
@@ -208,7 +207,7 @@ impl Keys {
         front.copy_from_slice(nonce);
         let library = |_| BlockDamage::Library;
         match &self.content {
-            Content::Gcm { cipher, .. } => {
+            Content::Gcm(cipher) => {
                 let (sealed, tag) = rest.split_last_chunk_mut().ok_or(BlockDamage::Buffer)?;
                 cipher.seal(nonce, associated, plain, sealed, tag).map_err(library)
             }
@@ -249,7 +248,7 @@ impl Keys {
         }
         let forged = |_| BlockDamage::Forged;
         match &self.content {
-            Content::Gcm { cipher, .. } => {
+            Content::Gcm(cipher) => {
                 let (sealed, tag) = rest.split_last_chunk().ok_or(BlockDamage::TooShort)?;
                 cipher.open(nonce, associated, sealed, tag, out).map_err(forged)
             }

@@ -78,8 +78,6 @@ pub enum ContentCipher {
     /// AES-256-GCM with nonces of 16 bytes: the default.
     #[default]
     AesGcm,
-    /// AES-256-GCM with nonces of 12 bytes, in volumes of 2015 and before.
-    AesGcmShortNonce,
     /// AES-SIV with two keys of 256 bits: two blocks with the same nonce do not reveal their keys.
     AesSiv,
     /// XChaCha20-Poly1305, fast on processors without AES.
@@ -92,9 +90,8 @@ pub struct NameFlags {
     /// Each directory has its own initialization vector. Without it, names are deterministic: the
     /// same name has the same encryption in each directory.
     pub dir_iv: bool,
-    /// Encrypted names that are too long are stored by their hash. Without it, they are refused.
-    pub long_names: bool,
-    /// Encrypted names with more bytes than this are too long: 62 to 255.
+    /// Encrypted names with more bytes than this, 62 to 255, are stored by their hash. gocryptfs does
+    /// so even without the flag `LongNames`, so that flag has no effect.
     pub long_name_max: u8,
     /// Base64 without padding.
     pub raw64: bool,
@@ -102,7 +99,7 @@ pub struct NameFlags {
 
 impl Default for NameFlags {
     fn default() -> Self {
-        Self { dir_iv: true, long_names: true, long_name_max: u8::MAX, raw64: true }
+        Self { dir_iv: true, long_name_max: u8::MAX, raw64: true }
     }
 }
 
@@ -156,8 +153,7 @@ impl Flags {
             Feature::PlaintextNames => names.is_none(),
             Feature::DirIV => has_names(|names| names.dir_iv),
             Feature::LongNameMax => has_names(|names| names.long_name_max != u8::MAX),
-            Feature::EMENames => names.is_some(),
-            Feature::LongNames => has_names(|names| names.long_names),
+            Feature::EMENames | Feature::LongNames => names.is_some(),
             Feature::Raw64 => has_names(|names| names.raw64),
             Feature::AESSIV => self.cipher == ContentCipher::AesSiv,
             Feature::FIDO2 => false,
@@ -182,12 +178,10 @@ fn content_cipher(has: impl Fn(Feature) -> bool) -> Result<ContentCipher, Config
         }
         return Ok(ContentCipher::XChaCha);
     }
-    match (has(Feature::AESSIV), has(Feature::GCMIV128)) {
-        (true, true) => Ok(ContentCipher::AesSiv),
-        (true, false) => Err(ConfigError::Conflict("AESSIV needs GCMIV128")),
-        (false, true) => Ok(ContentCipher::AesGcm),
-        (false, false) => Ok(ContentCipher::AesGcmShortNonce),
+    if !has(Feature::GCMIV128) {
+        return Err(ConfigError::Conflict("GCMIV128 is missing, as in gocryptfs before 0.5"));
     }
+    Ok(if has(Feature::AESSIV) { ContentCipher::AesSiv } else { ContentCipher::AesGcm })
 }
 
 fn name_flags(has: impl Fn(Feature) -> bool, max: Option<u8>) -> Result<Option<NameFlags>, ConfigError> {
@@ -211,12 +205,7 @@ fn name_flags(has: impl Fn(Feature) -> bool, max: Option<u8>) -> Result<Option<N
     if !has(Feature::EMENames) {
         return Err(ConfigError::Conflict("neither EMENames nor PlaintextNames, as in gocryptfs before 0.9"));
     }
-    Ok(Some(NameFlags {
-        dir_iv: has(Feature::DirIV),
-        long_names: has(Feature::LongNames),
-        long_name_max,
-        raw64: has(Feature::Raw64),
-    }))
+    Ok(Some(NameFlags { dir_iv: has(Feature::DirIV), long_name_max, raw64: has(Feature::Raw64) }))
 }
 
 #[cfg(test)]
@@ -225,13 +214,9 @@ mod tests {
 
     #[test]
     fn features_and_flags_correspond() {
-        let names = [
-            None,
-            Some(NameFlags::default()),
-            Some(NameFlags { dir_iv: false, long_names: false, long_name_max: 62, raw64: false }),
-        ];
-        let ciphers =
-            [ContentCipher::AesGcm, ContentCipher::AesGcmShortNonce, ContentCipher::AesSiv, ContentCipher::XChaCha];
+        let names =
+            [None, Some(NameFlags::default()), Some(NameFlags { dir_iv: false, long_name_max: 62, raw64: false })];
+        let ciphers = [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha];
         for names in names {
             for cipher in ciphers {
                 for (hkdf, key_slots) in [(true, false), (true, true), (cipher == ContentCipher::XChaCha, false)] {
@@ -245,22 +230,23 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         use Feature::*;
-        let wrong: [&[Feature]; 9] = [
+        let wrong: [&[Feature]; 10] = [
             &[],
             &[HKDF, GCMIV128],
             &[GCMIV128, XChaCha20Poly1305, HKDF, EMENames],
             &[AESSIV, XChaCha20Poly1305, HKDF, EMENames],
             &[XChaCha20Poly1305, EMENames],
             &[AESSIV, EMENames],
-            &[PlaintextNames, DirIV],
-            &[PlaintextNames, EMENames],
-            &[EMENames, LongNameMax],
+            &[EMENames],
+            &[GCMIV128, PlaintextNames, DirIV],
+            &[GCMIV128, PlaintextNames, EMENames],
+            &[EMENames, GCMIV128, LongNameMax],
         ];
         for features in wrong {
             assert!(matches!(Flags::of(features, None), Err(ConfigError::Conflict(_))), "{features:?}");
         }
-        assert!(matches!(Flags::of(&[EMENames], Some(100)), Err(ConfigError::Conflict(_))));
-        assert!(matches!(Flags::of(&[EMENames, LongNameMax], Some(61)), Err(ConfigError::Field { .. })));
+        assert!(matches!(Flags::of(&[EMENames, GCMIV128], Some(100)), Err(ConfigError::Conflict(_))));
+        assert!(matches!(Flags::of(&[EMENames, GCMIV128, LongNameMax], Some(61)), Err(ConfigError::Field { .. })));
         assert_eq!(Flags::of(&[EMENames, FIDO2], None), Err(ConfigError::Fido2));
         let names = ["EMENames", "Shiny", "HKDF", "Other"].map(str::to_owned);
         assert_eq!(

@@ -187,4 +187,45 @@ mod tests {
         assert!(small.derive(b"x", &[0; 32], Limits { memory: small.memory() }).is_ok());
         assert!(small.derive(b"x", &[0; 32], Limits { memory: small.memory() - 1 }).is_err());
     }
+
+    /// RFC 7914, section 12: the first half of the result for 64 bytes.
+    #[test]
+    fn known_answer_of_scrypt() {
+        let kdf = Kdf::Scrypt(Scrypt { log_n: 10, r: 8, p: 16 });
+        let key = kdf.derive(b"password", b"NaCl", Limits::default()).unwrap();
+        assert_eq!(
+            data_encoding::HEXLOWER.encode(&*key),
+            "fdbabe1c9d3472007856e7190d01e9fe7c6ad7cbc8237830e77376634b373162"
+        );
+    }
+
+    /// RFC 9106, 5.3. It has a secret, additional data and less memory than volumes may have, so this
+    /// is a test of the library.
+    #[test]
+    fn known_answer_of_argon2id() {
+        let data = argon2::AssociatedData::new(&[4; 12]).unwrap();
+        let parameters = argon2::ParamsBuilder::new().m_cost(32).t_cost(3).p_cost(4).data(data).build().unwrap();
+        let argon2 = Argon2::new_with_secret(&[3; 8], Algorithm::Argon2id, Version::V0x13, parameters).unwrap();
+        let mut key = [0; 32];
+        argon2.hash_password_into(&[1; 32], &[2; 16], &mut key).unwrap();
+        assert_eq!(
+            data_encoding::HEXLOWER.encode(&key),
+            "0d640df58d78766c08c037a34a8b53c9d01ef0452d75b65eb52520e96b01e659"
+        );
+    }
+
+    #[test]
+    fn every_parameter_of_argon2id_matters() {
+        let base = Argon2id { memory_kib: 8 << 10, passes: 1, lanes: 1 };
+        let derive = |argon2, passphrase: &[u8], salt: &[u8]| {
+            Kdf::Argon2id(argon2).derive(passphrase, salt, Limits::default()).unwrap()
+        };
+        let key = derive(base, b"passphrase", &[1; 32]);
+        assert_eq!(key, derive(base, b"passphrase", &[1; 32]));
+        assert_ne!(key, derive(base, b"Passphrase", &[1; 32]));
+        assert_ne!(key, derive(base, b"passphrase", &[2; 32]));
+        assert_ne!(key, derive(Argon2id { memory_kib: 9 << 10, ..base }, b"passphrase", &[1; 32]));
+        assert_ne!(key, derive(Argon2id { passes: 2, ..base }, b"passphrase", &[1; 32]));
+        assert_ne!(key, derive(Argon2id { lanes: 2, ..base }, b"passphrase", &[1; 32]));
+    }
 }

@@ -3,7 +3,7 @@
 use crate::eme::Eme;
 use crate::error::ConfigError;
 use crate::flags::{ContentCipher, Flags, NameFlags};
-use crate::gcm::Gcm;
+use crate::gcm::{self, Gcm};
 use crate::master::MasterKey;
 use crate::siv::Siv;
 use crate::xchacha::XChaCha;
@@ -22,7 +22,7 @@ const FINGERPRINT: &[u8] = b"strata master key fingerprint";
 
 /// The cipher of content, with its key.
 pub(crate) enum Content {
-    Gcm { cipher: Gcm, short_nonce: bool },
+    Gcm(Gcm),
     Siv(Siv),
     XChaCha(XChaCha),
 }
@@ -67,9 +67,10 @@ impl Keys {
         self.names.as_ref()
     }
 
-    /// Whether the encoding of names has no padding.
+    /// Whether names in base64 have no padding. Volumes without encryption of names have encrypted
+    /// names of extended attributes, with padding.
     pub(crate) fn raw64(&self) -> bool {
-        self.names.is_none_or(|names| names.raw64)
+        self.names.is_some_and(|names| names.raw64)
     }
 
     /// Whether OpenSSL keeps copies of the content key in memory of its own.
@@ -87,8 +88,7 @@ impl fmt::Debug for Keys {
 
 fn content(flags: &Flags, master: &MasterKey) -> Result<Content, openssl::error::ErrorStack> {
     Ok(match flags.cipher {
-        ContentCipher::AesGcm => Content::Gcm { cipher: gcm(flags.hkdf, master, 16)?, short_nonce: false },
-        ContentCipher::AesGcmShortNonce => Content::Gcm { cipher: gcm(flags.hkdf, master, 12)?, short_nonce: true },
+        ContentCipher::AesGcm => Content::Gcm(gcm_of(flags.hkdf, master, gcm::NONCE)?),
         ContentCipher::AesSiv if flags.hkdf => Content::Siv(Siv::new(&derive(master, SIV_INFO))),
         ContentCipher::AesSiv => {
             let mut key = Zeroizing::new([0; 64]);
@@ -100,7 +100,7 @@ fn content(flags: &Flags, master: &MasterKey) -> Result<Content, openssl::error:
 }
 
 /// Returns AES-GCM for content, or for wrapping a key.
-pub(crate) fn gcm(hkdf: bool, key: &MasterKey, nonce: usize) -> Result<Gcm, openssl::error::ErrorStack> {
+pub(crate) fn gcm_of(hkdf: bool, key: &MasterKey, nonce: usize) -> Result<Gcm, openssl::error::ErrorStack> {
     if hkdf { Gcm::new(&derive(key, GCM_INFO), nonce) } else { Gcm::new(key.as_bytes(), nonce) }
 }
 
@@ -111,4 +111,38 @@ pub(crate) fn derive<const N: usize>(master: &MasterKey, info: &[u8]) -> Zeroizi
     let expanded = Hkdf::<Sha256>::new(None, master.as_bytes()).expand(info, &mut *key);
     debug_assert!(expanded.is_ok(), "only longer keys fail");
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 5869, test case 3: without salt. Its key has 22 bytes, so this is a test of the library.
+    #[test]
+    fn known_answer_of_hkdf() {
+        let mut key = [0; 42];
+        Hkdf::<Sha256>::new(None, &[0x0b; 22]).expand(b"", &mut key).unwrap();
+        assert_eq!(
+            data_encoding::HEXLOWER.encode(&key),
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+        );
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let master = MasterKey::from_bytes(&[1; 32]);
+        let keys = Keys::new(&Flags::default(), &master).unwrap();
+        let fingerprint = data_encoding::HEXLOWER.encode(&keys.fingerprint());
+        assert_eq!(format!("{keys:?}"), format!("Keys({fingerprint})"));
+        assert_ne!(
+            keys.fingerprint(),
+            Keys::new(&Flags::default(), &MasterKey::from_bytes(&[2; 32])).unwrap().fingerprint()
+        );
+    }
+
+    #[test]
+    fn keys_can_be_shared_by_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Keys>();
+    }
 }

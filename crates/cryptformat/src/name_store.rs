@@ -86,17 +86,16 @@ impl NameStore {
     /// Returns the role of a name with the prefix of long names.
     fn long_role(&self, name: &[u8], rest: &[u8]) -> Role {
         let (hash, is_side) = rest.strip_suffix(SIDE).map_or((rest, false), |hash| (hash, true));
-        if !self.flags.long_names || base64::decode_name(self.flags.raw64, hash).is_none_or(|hash| hash.len() != 32) {
+        if base64::decode_name(self.flags.raw64, hash).is_none_or(|hash| hash.len() != 32) {
             return Role::Own;
         }
         if is_side { Role::Side { object: [LONG, hash].concat() } } else { Role::Long { side: [name, SIDE].concat() } }
     }
 
-    /// Returns how an encrypted name is stored, or `None` if it is stored as is. Without long names,
-    /// a name of more than 255 bytes can't be stored.
+    /// Returns how an encrypted name is stored, or `None` if it is stored as is.
     #[must_use]
     pub fn long_name(&self, encrypted: &[u8]) -> Option<LongName> {
-        if !self.flags.long_names || encrypted.len() <= usize::from(self.flags.long_name_max) {
+        if encrypted.len() <= usize::from(self.flags.long_name_max) {
             return None;
         }
         let hash = base64::encode_name(self.flags.raw64, &Sha256::digest(encrypted));

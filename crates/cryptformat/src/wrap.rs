@@ -2,7 +2,7 @@
 
 use crate::content::TAG;
 use crate::error::ConfigError;
-use crate::gcm::Gcm;
+use crate::gcm::{self, Gcm};
 use crate::kdf::PassphraseKey;
 use crate::keys;
 use crate::link::NO_PLACE;
@@ -25,7 +25,7 @@ pub(crate) enum Wrap {
 
 impl Wrap {
     fn nonce_len(self) -> usize {
-        if self == (Self::Gocryptfs { hkdf: false }) { 12 } else { 16 }
+        if self == (Self::Gocryptfs { hkdf: false }) { 12 } else { gcm::NONCE }
     }
 
     /// Returns the size of an encrypted master key in bytes.
@@ -36,7 +36,7 @@ impl Wrap {
     fn cipher(self, key: &PassphraseKey) -> Result<Gcm, ErrorStack> {
         let key = MasterKey::from_bytes(key);
         match self {
-            Self::Gocryptfs { hkdf } => keys::gcm(hkdf, &key, self.nonce_len()),
+            Self::Gocryptfs { hkdf } => keys::gcm_of(hkdf, &key, self.nonce_len()),
             Self::Slot => Gcm::new(&keys::derive(&key, SLOT_INFO), self.nonce_len()),
         }
     }

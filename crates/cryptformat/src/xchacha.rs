@@ -78,3 +78,34 @@ fn context() -> Result<CipherCtx, ErrorStack> {
     context.encrypt_init(Some(Cipher::chacha20_poly1305()), None, None)?;
     Ok(context)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use data_encoding::HEXLOWER;
+
+    /// draft-irtf-cfrg-xchacha-03, A.3.1.
+    #[test]
+    fn known_answer() {
+        let key: [u8; 32] = core::array::from_fn(|at| 0x80 + at as u8);
+        let nonce: [u8; NONCE] = core::array::from_fn(|at| 0x40 + at as u8);
+        let associated = HEXLOWER.decode(b"50515253c0c1c2c3c4c5c6c7").unwrap();
+        let plain: &[u8] = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the \
+                             future, sunscreen would be it.";
+        let cipher = XChaCha::new(&key).unwrap();
+        let (mut sealed, mut tag) = (vec![0; plain.len()], [0; TAG]);
+        cipher.seal(&nonce, &associated, plain, &mut sealed, &mut tag).unwrap();
+        assert_eq!(
+            HEXLOWER.encode(&sealed),
+            "bd6d179d3e83d43b9576579493c0e939572a1700252bfaccbed2902c21396cbb731c7f1b0b4aa6440bf3a82f4eda7e39\
+             ae64c6708c54c216cb96b72e1213b4522f8c9ba40db5d945b11b69b982c1bb9e3f3fac2bc369488f76b2383565d3fff9\
+             21f9664c97637da9768812f615c68b13b52e"
+        );
+        assert_eq!(HEXLOWER.encode(&tag), "c0875924c1c7987947deafd8780acf49");
+        let mut back = vec![0; plain.len()];
+        cipher.open(&nonce, &associated, &sealed, &tag, &mut back).unwrap();
+        assert_eq!(back, plain);
+        tag[15] ^= 0x80;
+        assert!(cipher.open(&nonce, &associated, &sealed, &tag, &mut back).is_err());
+    }
+}
