@@ -1,5 +1,6 @@
 //! Prints a gocryptfs.conf for features that `gocryptfs -init` can't select any more, to make the
-//! fixtures of old volumes with: `cargo run -p cryptformat --example fixture_config -- siv no-hkdf`.
+//! fixtures of old volumes with: `cargo run -p cryptformat --example fixture_config -- siv
+//! no-hkdf`.
 
 use cryptformat::{Config, ContentCipher, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
 use std::error::Error;

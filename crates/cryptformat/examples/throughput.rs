@@ -1,5 +1,5 @@
-//! Prints the speed of one thread for blocks of 4 KiB: this crate's ciphers, and those of RustCrypto
-//! that it does not use because they are slower.
+//! Prints the speed of one thread for blocks of 4 KiB: this crate's ciphers, and those of
+//! RustCrypto that it does not use because they are slower.
 //!
 //! `cargo run --release -p cryptformat --example throughput`
 

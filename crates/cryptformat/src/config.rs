@@ -150,8 +150,8 @@ impl Config {
         &self.slots
     }
 
-    /// Decrypts the master key with a passphrase, which is tried on each slot. If the volume has key
-    /// slots, checks that nobody without the key changed the configuration.
+    /// Decrypts the master key with a passphrase, which is tried on each slot. If the volume has
+    /// key slots, checks that nobody without the key changed the configuration.
     ///
     /// # Errors
     /// [`ConfigError::Passphrase`] if it opens none, [`ConfigError::Tampered`] if the configuration

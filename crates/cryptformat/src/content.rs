@@ -75,8 +75,8 @@ impl Layout {
     }
 }
 
-/// Whether a stored block is a hole: a whole block of zeros, which stands for plain zeros. It is not
-/// authenticated.
+/// Whether a stored block is a hole: a whole block of zeros, which stands for plain zeros. It is
+/// not authenticated.
 #[must_use]
 pub fn is_hole(layout: &Layout, stored: &[u8]) -> bool {
     stored.len() == layout.stored && is_zero(stored)
@@ -226,8 +226,8 @@ impl Keys {
         }
     }
 
-    /// Decrypts at least one byte. `out` is smaller by a nonce and a tag. After an error it consists
-    /// of zeros.
+    /// Decrypts at least one byte. `out` is smaller by a nonce and a tag. After an error it
+    /// consists of zeros.
     pub(crate) fn open(&self, associated: &[u8], stored: &[u8], out: &mut [u8]) -> Result<(), BlockDamage> {
         let opened = self.open_unchecked(associated, stored, out);
         if opened.is_err() {

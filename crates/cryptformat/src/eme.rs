@@ -27,8 +27,8 @@ impl Eme {
         Self { cipher: Aes256::new(&(*key).into()) }
     }
 
-    /// Encrypts `data` in place. Returns false, with `data` unchanged, unless it has 1 to 128 blocks
-    /// of 16 bytes.
+    /// Encrypts `data` in place. Returns false, with `data` unchanged, unless it has 1 to 128
+    /// blocks of 16 bytes.
     #[must_use]
     pub fn encrypt(&self, tweak: &[u8; BLOCK], data: &mut [u8]) -> bool {
         let Some(blocks) = whole_blocks(data) else { return false };
@@ -37,8 +37,8 @@ impl Eme {
         true
     }
 
-    /// Decrypts `data` in place. Returns false, with `data` unchanged, unless it has 1 to 128 blocks
-    /// of 16 bytes.
+    /// Decrypts `data` in place. Returns false, with `data` unchanged, unless it has 1 to 128
+    /// blocks of 16 bytes.
     #[must_use]
     pub fn decrypt(&self, tweak: &[u8; BLOCK], data: &mut [u8]) -> bool {
         let Some(blocks) = whole_blocks(data) else { return false };
@@ -47,8 +47,8 @@ impl Eme {
         true
     }
 
-    /// Returns `L`, the offset of the first block: the encryption of zeros, doubled. Decryption uses
-    /// the same.
+    /// Returns `L`, the offset of the first block: the encryption of zeros, doubled. Decryption
+    /// uses the same.
     fn offset(&self) -> Block {
         let mut block = Block::default();
         self.cipher.encrypt_block(&mut block);

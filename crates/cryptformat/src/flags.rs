@@ -90,8 +90,8 @@ pub struct NameFlags {
     /// Each directory has its own initialization vector. Without it, names are deterministic: the
     /// same name has the same encryption in each directory.
     pub dir_iv: bool,
-    /// Encrypted names with more bytes than this, 62 to 255, are stored by their hash. gocryptfs does
-    /// so even without the flag `LongNames`, so that flag has no effect.
+    /// Encrypted names with more bytes than this, 62 to 255, are stored by their hash. gocryptfs
+    /// does so even without the flag `LongNames`, so that flag has no effect.
     pub long_name_max: u8,
     /// Base64 without padding.
     pub raw64: bool,

@@ -10,7 +10,8 @@ use openssl::cipher_ctx::CipherCtx;
 use openssl::error::ErrorStack;
 use zeroize::Zeroizing;
 
-/// Size of a nonce in bytes. Only the wrapped master key of volumes without HKDF has one of 12 bytes.
+/// Size of a nonce in bytes. Only the wrapped master key of volumes without HKDF has one of 12
+/// bytes.
 pub(crate) const NONCE: usize = 16;
 
 /// The cipher under one key.

@@ -199,8 +199,8 @@ mod tests {
         );
     }
 
-    /// RFC 9106, 5.3. It has a secret, additional data and less memory than volumes may have, so this
-    /// is a test of the library.
+    /// RFC 9106, 5.3. It has a secret, additional data and less memory than volumes may have, so
+    /// this is a test of the library.
     #[test]
     fn known_answer_of_argon2id() {
         let data = argon2::AssociatedData::new(&[4; 12]).unwrap();

@@ -30,9 +30,9 @@ pub(crate) enum Content {
 /// Every key of a mounted volume, as one value without references: a caller may place it in locked
 /// memory. All keys are overwritten when it is dropped.
 ///
-/// One exception: OpenSSL keeps a copy of the content key in each of its contexts, in memory that it
-/// allocates, and overwrites it when the context is freed, at the latest when this value is dropped.
-/// Only AES-SIV has no such copy. [`Self::key_copies_elsewhere`] tells.
+/// One exception: OpenSSL keeps a copy of the content key in each of its contexts, in memory that
+/// it allocates, and overwrites it when the context is freed, at the latest when this value is
+/// dropped. Only AES-SIV has no such copy. [`Self::key_copies_elsewhere`] tells.
 pub struct Keys {
     pub(crate) content: Content,
     pub(crate) eme: Eme,

@@ -10,8 +10,8 @@ use crate::master::{MASTER, MasterKey};
 use crate::random;
 use openssl::error::ErrorStack;
 
-/// Purpose of a slot's key. It differs from the purpose that gocryptfs uses, so that a slot can't be
-/// copied to where gocryptfs keeps its only key, which nothing authenticates.
+/// Purpose of a slot's key. It differs from the purpose that gocryptfs uses, so that a slot can't
+/// be copied to where gocryptfs keeps its only key, which nothing authenticates.
 const SLOT_INFO: &[u8] = b"strata key slot";
 
 /// How a master key is encrypted: always with AES-256-GCM.

@@ -1,5 +1,5 @@
-//! Volumes of gocryptfs are decrypted, and encrypted again to the same bytes where that has no random
-//! part.
+//! Volumes of gocryptfs are decrypted, and encrypted again to the same bytes where that has no
+//! random part.
 #![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(clippy::disallowed_methods, reason = "the fixtures are files of the source tree")]
 
