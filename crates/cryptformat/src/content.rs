@@ -34,8 +34,7 @@ impl Layout {
     #[must_use]
     pub fn of(cipher: ContentCipher) -> Self {
         Self::with_nonce(match cipher {
-            ContentCipher::AesGcmShortNonce => 12,
-            ContentCipher::AesGcm => 16,
+            ContentCipher::AesGcm => gcm::NONCE,
             ContentCipher::AesSiv => siv::NONCE,
             ContentCipher::XChaCha => xchacha::NONCE,
         })
