@@ -2,12 +2,14 @@
 //! use neither the host's files nor its processes.
 
 use core::fmt::Display;
-use cryptfs::{KeyHost, KeySource, Leader, Secret};
+use cryptfs::{KeyHost, KeySource, Leader, Secret, WatchedLeader};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mm::MlockAllFlags;
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal as _, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
@@ -23,6 +25,9 @@ pub(crate) struct Host {
     /// Whether the process that started this one has asked for the passphrase, and sends it to the
     /// standard input.
     pub(crate) asked_by_parent: bool,
+    /// The working directory of the mounting process, to which paths are relative. The server has
+    /// another one.
+    pub(crate) start: PathBuf,
 }
 
 impl KeyHost for Host {
@@ -31,6 +36,9 @@ impl KeyHost for Host {
             KeySource::Ask if self.asked_by_parent => {
                 read_bounded(io::stdin().lock(), LONGEST).map_err(|error| format!("passphrase: {error}"))
             }
+            KeySource::File(path) => passphrase(&KeySource::File(self.resolve(path)), ""),
+            KeySource::KeyFile(path) => passphrase(&KeySource::KeyFile(self.resolve(path)), ""),
+            KeySource::Command(command) => output_of(command, &self.start),
             other => passphrase(other, "Passphrase: "),
         }
     }
@@ -38,7 +46,7 @@ impl KeyHost for Host {
     fn config(&self, path: &Path) -> Result<Vec<u8>, String> {
         let read = || {
             let mut bytes = Vec::new();
-            open_regular(path)?.take(CONFIG_MAX + 1).read_to_end(&mut bytes)?;
+            open_regular(&self.resolve(path))?.take(CONFIG_MAX + 1).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         read().map_err(|error: io::Error| format!("config={}: {error}", path.display()))
@@ -53,7 +61,15 @@ impl KeyHost for Host {
         }
     }
 
+    fn watch(&self, session: u32) -> Option<Box<dyn WatchedLeader>> {
+        let pid = Pid::from_raw(session.cast_signed())?;
+        let fd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Some(Box::new(Watched(fd)))
+    }
+
     fn protect_memory(&self) -> Vec<String> {
+        // Names are secret.
+        fuse::hide_names_in_trace();
         let mut failed = Vec::new();
         let mut note = |what: &str, error: &dyn Display| failed.push(format!("{what}: {error}"));
         if let Err(errno) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
@@ -75,6 +91,25 @@ impl KeyHost for Host {
     }
 }
 
+/// A process, by its pidfd.
+#[derive(Debug)]
+struct Watched(OwnedFd);
+
+impl WatchedLeader for Watched {
+    fn is_running(&self) -> bool {
+        // The descriptor is readable once the process has exited.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)) == Ok(0)
+    }
+}
+
+impl Host {
+    fn resolve(&self, path: &Path) -> PathBuf {
+        // "-" is the standard input.
+        if path == OsStr::new("-") { path.into() } else { self.start.join(path) }
+    }
+}
+
 /// Obtains a passphrase. `prompt` is what a person is asked.
 ///
 /// # Errors
@@ -86,7 +121,7 @@ pub(crate) fn passphrase(source: &KeySource, prompt: &str) -> Result<Secret, Str
         KeySource::KeyFile(path) => key_file(path),
         KeySource::Credential(name) => credential(name),
         KeySource::Keyring(name) => keyring(name),
-        KeySource::Command(command) => output_of(command),
+        KeySource::Command(command) => output_of(command, Path::new(".")),
     }
 }
 
@@ -151,10 +186,11 @@ fn keyring(name: &str) -> Result<Secret, String> {
     Err(last.map_or_else(String::new, failed))
 }
 
-fn output_of(command: &str) -> Result<Secret, String> {
+fn output_of(command: &str, dir: &Path) -> Result<Secret, String> {
     let failed = |error: io::Error| format!("extpass={command}: {error}");
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
+        .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -250,18 +286,24 @@ mod tests {
             assert_eq!(&**first_line(input.as_bytes()).unwrap(), line.as_bytes());
         }
         assert!(first_line(&[b'x'; LONGEST + 1][..]).is_err());
-        assert_eq!(&**output_of("echo one; echo two").unwrap(), b"one");
-        assert!(output_of("exit 3").unwrap_err().contains("exit status: 3"));
-        assert!(output_of("true").unwrap_err().contains("printed nothing"));
+        let here = Path::new(".");
+        assert_eq!(&**output_of("echo one; echo two", here).unwrap(), b"one");
+        assert!(output_of("exit 3", here).unwrap_err().contains("exit status: 3"));
+        assert!(output_of("true", here).unwrap_err().contains("printed nothing"));
     }
 
     #[test]
     fn sessions_are_found() {
         let own = std::process::id();
         let (session, start) = stat(own).unwrap();
-        let host = Host { asked_by_parent: false };
+        let host = Host { asked_by_parent: false, start: PathBuf::new() };
         assert_eq!(host.leader(own, false), Leader::Started(start));
         assert!(has_members(session));
+        assert!(host.watch(own).unwrap().is_running());
+        let mut child = Command::new("true").spawn().unwrap();
+        let watched = host.watch(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(!watched.is_running());
         // The largest process ID is below 2^22.
         assert_eq!(host.leader(1 << 23, true), Leader::SessionEnded);
         assert_eq!(host.leader(1 << 23, false), Leader::Exited);

@@ -122,10 +122,11 @@ impl Plan {
         let level = logging::start(program, &log_options)?;
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         let stop = Stop::on_signals(in_background)?;
+        let start = std::env::current_dir().unwrap_or_else(|_| "/".into());
         process::configure(program);
         let mut config = self.stack.config(&self.options, &self.point, &self.source, self.kind);
         versionfs::set_host(Arc::new(Host::new(self.point.real.clone())));
-        cryptfs::set_host(Arc::new(crypt_host::Host { asked_by_parent: in_background }));
+        cryptfs::set_host(Arc::new(crypt_host::Host { asked_by_parent: in_background, start }));
         let Ready { layer, report, written, live } = self.stack.build(&self.options)?;
         config.commands = vec![report.command(), debug::command(level), written.command()];
         config.commands.extend(live.iter().flat_map(Live::commands));

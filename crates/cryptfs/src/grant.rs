@@ -1,3 +1,4 @@
+use crate::host::WatchedLeader;
 use crate::slot::Slot;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Grant {
     pub(crate) holder: Option<SessionId>,
     /// When the leader of the session started; `None` if it had exited already.
     pub(crate) leader: Option<u64>,
+    /// The leader, if it was running when the key was given.
+    pub(crate) watched: Option<Box<dyn WatchedLeader>>,
     pub(crate) slot: Arc<Slot>,
     pub(crate) since: SystemTime,
     created: Instant,
@@ -53,10 +56,31 @@ pub(crate) struct OpenedWith {
 }
 
 impl Grant {
-    pub(crate) fn new(holder: Option<(SessionId, Option<u64>)>, slot: Arc<Slot>) -> Self {
+    /// Returns the grant of a whole mount.
+    pub(crate) fn of_mount(slot: Arc<Slot>) -> Self {
+        Self::new(None, None, None, slot)
+    }
+
+    /// Returns the grant of a session, whose leader started at that time.
+    pub(crate) fn of_session(
+        holder: SessionId,
+        leader: Option<u64>,
+        watched: Option<Box<dyn WatchedLeader>>,
+        slot: Arc<Slot>,
+    ) -> Self {
+        Self::new(Some(holder), leader, watched, slot)
+    }
+
+    fn new(
+        holder: Option<SessionId>,
+        leader: Option<u64>,
+        watched: Option<Box<dyn WatchedLeader>>,
+        slot: Arc<Slot>,
+    ) -> Self {
         Self {
-            holder: holder.map(|(holder, _)| holder),
-            leader: holder.and_then(|(_, leader)| leader),
+            holder,
+            leader,
+            watched,
             slot,
             since: SystemTime::now(),
             created: Instant::now(),

@@ -37,6 +37,12 @@ pub enum Leader {
     SessionEnded,
 }
 
+/// A session's leader, watched since it was found.
+pub trait WatchedLeader: Send + Sync + fmt::Debug {
+    /// Whether the process has not exited yet. Called with each use of a key, so it must be fast.
+    fn is_running(&self) -> bool;
+}
+
 /// The host: passphrases and sessions.
 pub trait KeyHost: Send + Sync + fmt::Debug {
     /// Returns a passphrase from `source`. `volume` is the path of the volume, for messages.
@@ -54,6 +60,9 @@ pub trait KeyHost: Send + Sync + fmt::Debug {
     /// Returns the state of a session's leader. `thorough` also searches for other processes of the
     /// session; without it, [`Leader::Exited`] says nothing about them.
     fn leader(&self, session: u32, thorough: bool) -> Leader;
+
+    /// Watches the leader of a session. `None` if it has exited, or can't be watched.
+    fn watch(&self, session: u32) -> Option<Box<dyn WatchedLeader>>;
 
     /// Keeps the memory of this process out of core dumps and swap, and other processes of the same
     /// user from reading it. Returns what could not be done.

@@ -1,5 +1,5 @@
 use crate::grant::{Grant, OpenedWith, SessionId};
-use crate::host::{KeyHost, Leader};
+use crate::host::{KeyHost, Leader, WatchedLeader};
 use crate::reaper::Reaper;
 use crate::slot::Slot;
 use crate::volume::Volume;
@@ -48,7 +48,7 @@ struct Sessions {
 impl Keyring {
     /// Returns the keyring of a mount with one key for all callers.
     pub(crate) fn of_mount(volume: Volume, slot: Slot) -> Arc<Self> {
-        Self::new(volume, Holder::Mount(Arc::new(Grant::new(None, Arc::new(slot)))))
+        Self::new(volume, Holder::Mount(Arc::new(Grant::of_mount(Arc::new(slot)))))
     }
 
     /// Returns the empty keyring of a mount with a key per session.
@@ -109,9 +109,11 @@ impl Keyring {
     ) -> Result<Arc<Grant>> {
         let sessions = self.sessions()?;
         let holder = caller(cx).ok_or(Errno::SRCH)?;
-        let leader = match sessions.host.leader(holder.session, true) {
-            Leader::Started(start) => Some(start),
-            Leader::Exited => None,
+        // Watched first: then the start time is that of the watched process.
+        let watched = sessions.host.watch(holder.session);
+        let (leader, watched) = match sessions.host.leader(holder.session, true) {
+            Leader::Started(start) => (Some(start), watched),
+            Leader::Exited => (None, None),
             Leader::SessionEnded => return Err(Errno::SRCH),
         };
         let (name, keys) = {
@@ -119,7 +121,7 @@ impl Keyring {
             self.volume.unlock(key, passphrase)?
         };
         let idle = [idle, sessions.idle].into_iter().flatten().min();
-        let (new, old) = sessions.insert((holder, leader), name, keys, idle)?;
+        let (new, old) = sessions.insert(holder, leader, watched, (name, keys), idle)?;
         if let Some(old) = old {
             self.retire(sessions, &old);
         }
@@ -208,18 +210,16 @@ impl Sessions {
         let id = caller(cx).ok_or(Errno::NOKEY)?;
         let grant = grants.get(&id).cloned().ok_or(Errno::NOKEY)?;
         drop(grants);
-        let is_leader = cx.pid == id.session;
-        let continues = match cx.session().filter(|_| is_leader) {
-            Some((_, start)) => grant.leader == Some(start),
-            None => self.continues(&grant, false),
-        };
-        if continues { Ok(grant) } else { Err(Errno::NOKEY) }
+        if self.continues(&grant, false) { Ok(grant) } else { Err(Errno::NOKEY) }
     }
 
     /// Whether the session is the one that the key was given to. The ID of a session is not used
     /// again while any process of it exists, but it is afterwards.
     fn continues(&self, grant: &Grant, thorough: bool) -> bool {
         let Some(id) = grant.holder else { return true };
+        if grant.watched.as_ref().is_some_and(|leader| leader.is_running()) {
+            return true;
+        }
         match self.host.leader(id.session, thorough) {
             Leader::Started(start) => grant.leader == Some(start),
             Leader::Exited => true,
@@ -236,31 +236,32 @@ impl Sessions {
     /// Adds a grant. Returns it, and the one that it replaces.
     fn insert(
         &self,
-        holder: (SessionId, Option<u64>),
-        name: String,
-        keys: Keys,
+        holder: SessionId,
+        leader: Option<u64>,
+        watched: Option<Box<dyn WatchedLeader>>,
+        (name, keys): (String, Keys),
         idle: Option<Duration>,
     ) -> Result<(Arc<Grant>, Option<Arc<Grant>>)> {
         let mut grants = self.grants.write();
         let fingerprint = keys.fingerprint();
         let same = |grant: &&Arc<Grant>| grant.slot.fingerprint == fingerprint;
-        let prior = grants.get(&holder.0).cloned();
+        let prior = grants.get(&holder).cloned();
         if let Some(grant) = prior.as_ref().filter(same)
             && grant.is_open()
-            && grant.leader == holder.1
+            && grant.leader == leader
         {
             grant.set_idle(idle);
             return Ok((Arc::clone(grant), None));
         }
-        let of_user = grants.keys().filter(|id| id.uid == holder.0.uid).count();
+        let of_user = grants.keys().filter(|id| id.uid == holder.uid).count();
         if prior.is_none() && (of_user >= PER_USER || grants.len() >= IN_ALL) {
             return Err(Errno::DQUOT);
         }
         let shared = grants.values().find(same).map(|grant| Arc::clone(&grant.slot));
         let slot = shared.unwrap_or_else(|| Arc::new(Slot::new(name, keys)));
-        let grant = Arc::new(Grant::new(Some(holder), slot));
+        let grant = Arc::new(Grant::of_session(holder, leader, watched, slot));
         grant.set_idle(idle);
-        grants.insert(holder.0, Arc::clone(&grant));
+        grants.insert(holder, Arc::clone(&grant));
         Ok((grant, prior))
     }
 

@@ -29,5 +29,5 @@ mod volume;
 mod xattrs;
 
 pub use commands::{ADD, AddRequest, DELETE, Held, LIST, RESET};
-pub use host::{KeyHost, KeySource, Leader, Secret, set_host};
+pub use host::{KeyHost, KeySource, Leader, Secret, WatchedLeader, set_host};
 pub use layer::LAYER;

@@ -69,6 +69,7 @@ pub use opcode::Opcode;
 pub use request::Request;
 pub use rustix::io::Errno;
 pub use session::Session;
+pub use trace::hide_names_in_trace;
 
 /// The error of a handler that would have to block although [`Request::may_block`] is false. The
 /// handler must not have changed anything; it is called again on a thread that may block.

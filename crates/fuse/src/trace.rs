@@ -8,7 +8,17 @@ use crate::notify::KICK;
 use crate::request::{parse, split_name};
 use crate::{Errno, Opcode};
 use core::fmt::Write as _;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+/// Whether names are secret in this process.
+static HIDES_NAMES: AtomicBool = AtomicBool::new(false);
+
+/// Logs only the lengths of names from now on, in all sessions of this process: for a file system
+/// that encrypts names.
+pub fn hide_names_in_trace() {
+    HIDES_NAMES.store(true, Ordering::Relaxed);
+}
 
 /// Runs the request and logs it. A request that is repeated on a blocking thread is logged there.
 #[cold]
@@ -74,9 +84,18 @@ fn arguments(out: &mut String, frame: &Frame<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Appends a quoted name, escaped to fit on one line.
+/// Appends a name: quoted and escaped to fit on one line, or its length if names are secret.
 fn name(out: &mut String, before: &str, name: &[u8]) {
     out.push_str(before);
+    if HIDES_NAMES.load(Ordering::Relaxed) { hidden(out, name) } else { quoted(out, name) }
+}
+
+/// Appends the length of a name.
+fn hidden(out: &mut String, name: &[u8]) {
+    let _ = write!(out, "<{} bytes>", name.len());
+}
+
+fn quoted(out: &mut String, name: &[u8]) {
     out.push('"');
     for part in name.utf8_chunks() {
         out.extend(part.valid().chars().flat_map(char::escape_debug));
@@ -149,6 +168,9 @@ mod tests {
         // Truncated.
         assert_eq!(line(Opcode::Rename, &[], b"a\0b"), r#"RENAME node 7 "a""#);
         assert_eq!(line(Opcode::Mkdir, &[], b"a"), "MKDIR node 7");
+        let mut out = String::new();
+        hidden(&mut out, b"secret");
+        assert_eq!(out, "<6 bytes>");
     }
 
     #[test]
