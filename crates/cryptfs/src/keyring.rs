@@ -281,7 +281,7 @@ impl Sessions {
 
 /// Returns the caller's session; `None` if its process is not visible.
 pub(crate) fn caller(cx: &Cx<'_>) -> Option<SessionId> {
-    let (session, _) = cx.session()?;
+    let session = cx.session_id()?;
     // Session 0 belongs to no process that this server sees: those outside its PID namespace.
     (session != 0).then(|| SessionId { uid: cx.caller(), session })
 }

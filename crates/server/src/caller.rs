@@ -1,6 +1,7 @@
 //! Caller of a request, as the layers see it.
 
 use fuse::Request;
+use nix::unistd::Pid;
 use std::fs;
 use std::path::PathBuf;
 use vnode::{Call, Cx, Processes};
@@ -42,6 +43,14 @@ impl Processes for Proc {
 
     fn session(&self, pid: u32) -> Option<(u32, u64)> {
         session(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn session_id(&self, pid: u32) -> Option<u32> {
+        // Without a process, getsid(2) would return the server's own session.
+        let process = Some(Pid::from_raw(pid.cast_signed())).filter(|_| pid != 0)?;
+        let session = nix::unistd::getsid(Some(process)).ok()?;
+        // A session outside this PID namespace has the ID 0.
+        Some(session.as_raw().cast_unsigned())
     }
 
     fn executable(&self, pid: u32) -> Option<PathBuf> {
@@ -112,6 +121,8 @@ mod tests {
         assert_eq!(session(b"77 (cut"), None);
         let own = Proc.session(std::process::id()).unwrap();
         assert_eq!(Proc.session(std::process::id()), Some(own));
+        assert_eq!(Proc.session_id(std::process::id()), Some(own.0));
+        assert_eq!((Proc.session_id(0), Proc.session_id(1 << 23)), (None, None));
         assert!(own.1 > 0);
     }
 

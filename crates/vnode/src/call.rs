@@ -18,6 +18,11 @@ pub trait Processes: Sync + fmt::Debug {
     /// process from a later process with the same PID (proc_pid_stat(5), fields 6 and 22).
     fn session(&self, pid: u32) -> Option<(u32, u64)>;
 
+    /// Returns the session ID alone, which costs less.
+    fn session_id(&self, pid: u32) -> Option<u32> {
+        self.session(pid).map(|(id, _)| id)
+    }
+
     /// Returns the path of the executable in the process's mount namespace.
     fn executable(&self, pid: u32) -> Option<PathBuf>;
 
@@ -91,6 +96,10 @@ impl Call {
 
     pub(crate) fn session(&self, pid: u32) -> Option<(u32, u64)> {
         *self.facts().session.get_or_init(|| self.processes.session(pid))
+    }
+
+    pub(crate) fn session_id(&self, pid: u32) -> Option<u32> {
+        self.processes.session_id(pid)
     }
 
     pub(crate) fn executable(&self, pid: u32) -> Option<&Path> {

@@ -162,6 +162,13 @@ impl<'a> Cx<'a> {
         self.call?.session(self.pid)
     }
 
+    /// Returns the session ID of the caller's process. Costs one system call, [`Self::session`]
+    /// several.
+    #[must_use]
+    pub fn session_id(&self) -> Option<u32> {
+        self.call?.session_id(self.pid)
+    }
+
     /// Returns the path of the caller's executable in the caller's mount namespace. This is a hint
     /// only: any program can be bind-mounted over another.
     #[must_use]
