@@ -47,6 +47,7 @@ packages() {
 	need ssh-keygen openssh-client
 	need sshd openssh-server
 	need sshfs sshfs
+	need gocryptfs gocryptfs
 	if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
 		wanted+=(postgresql)
 		# The tests create their own cluster: keep Debian from creating and starting one.

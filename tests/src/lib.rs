@@ -15,6 +15,7 @@
 
 pub mod acl;
 mod counters;
+pub mod crypt;
 mod fixture;
 pub mod handle;
 pub mod mapping;
@@ -23,6 +24,7 @@ pub mod oracle;
 pub mod process;
 mod rng;
 mod sandbox;
+pub mod shell;
 pub mod suite;
 pub mod tree;
 pub mod user;

@@ -13,12 +13,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use strata_tests::handle::{Handle, drop_caches};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{sh, try_run};
+use strata_tests::shell::Shell;
 use strata_tests::{Mounted, Sandbox, Transport, on_both_transports};
 
 /// Views `good` and `bad` of one base.
@@ -101,68 +102,6 @@ impl Drop for Views {
         if !std::thread::panicking() {
             self.unmount();
         }
-    }
-}
-
-/// A running shell.
-struct Shell {
-    child: Child,
-    commands: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Shell {
-    fn start(dir: &Path, uid: u32) -> Self {
-        let mut command = Command::new("bash");
-        command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if uid != 0 {
-            command.uid(uid).gid(uid);
-        }
-        let mut child = command.spawn().unwrap();
-        let (commands, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, commands, output }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Runs a command in the shell itself. Returns its output and exit status.
-    fn try_run(&mut self, command: &str) -> (String, i32) {
-        writeln!(self.commands, "{{ {command}; }} 2>&1\necho \"=$?\"").unwrap();
-        let mut text = String::new();
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "{command}: the shell has ended: {text}");
-            if let Some((before, status)) = line.rsplit_once('=')
-                && let Ok(status) = status.trim_end().parse()
-            {
-                text += before;
-                return (text, status);
-            }
-            text += &line;
-        }
-    }
-
-    /// Runs a command that succeeds and returns its output, without the last newline.
-    fn run(&mut self, command: &str) -> String {
-        let (text, status) = self.try_run(command);
-        assert_eq!(status, 0, "{command}: {text}");
-        text.trim_end().to_owned()
-    }
-
-    /// Runs a command that fails, and returns its message.
-    fn fails(&mut self, command: &str) -> String {
-        let (text, status) = self.try_run(command);
-        assert_ne!(status, 0, "{command}: {text}");
-        text
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -410,9 +349,7 @@ fn a_moved_process_keeps_its_program(transport: Transport) {
     let views = Views::new(transport, "");
     fs::copy("/bin/bash", views.lower("base").join("bash")).unwrap();
     let mut command = Command::new(views.path("bash"));
-    let mut child = command.current_dir(views.dir()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (commands, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-    let mut shell = Shell { child, commands, output };
+    let mut shell = Shell::of(command.current_dir(views.dir()));
     shell.run("true");
     for view in ["bad", "good", "bad"] {
         views.views(&["--move", &shell.pid(), view]);

@@ -1,0 +1,160 @@
+//! Encrypted volumes, created by gocryptfs, and mounted by cryptfs or by gocryptfs.
+
+use crate::process::{Output, run, try_run};
+use crate::{Spec, Transport};
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The passphrase of volumes that don't need another one.
+pub const PASSPHRASE: &str = "a passphrase for tests";
+
+/// Flags of `gocryptfs -init` that change what is stored: one set per kind of volume.
+pub const FLAG_SETS: [&[&str]; 7] = [
+    &[],
+    &["-aessiv"],
+    &["-xchacha"],
+    &["-plaintextnames"],
+    &["-deterministic-names"],
+    &["-longnamemax", "100"],
+    &[PADDED],
+];
+
+/// Names with padding, as gocryptfs 1.2 and older wrote them. Later versions ignore this flag but
+/// still use such volumes.
+const PADDED: &str = "-raw64=false";
+
+/// A volume: a directory with encrypted files.
+#[derive(Debug)]
+pub struct Volume {
+    dir: PathBuf,
+    passfile: PathBuf,
+}
+
+/// Returns a command that runs gocryptfs.
+fn gocryptfs() -> Command {
+    let mut command = Command::new("gocryptfs");
+    // It writes its log there if it has become a server.
+    command.arg("-nosyslog");
+    command
+}
+
+impl Volume {
+    /// Creates the directory, if it is missing, and a volume in it. `flags` are those of
+    /// `gocryptfs -init`. The file with the passphrase is beside the directory.
+    #[must_use]
+    pub fn new(dir: &Path, flags: &[&str]) -> Self {
+        Self::with_passphrase(dir, flags, PASSPHRASE)
+    }
+
+    /// As [`Self::new`], with another passphrase.
+    #[must_use]
+    pub fn with_passphrase(dir: &Path, flags: &[&str], passphrase: &str) -> Self {
+        std::fs::create_dir_all(dir).expect("the directory of a volume");
+        let mut passfile = dir.as_os_str().to_owned();
+        passfile.push(".passphrase");
+        let volume = Self { dir: dir.to_owned(), passfile: passfile.into() };
+        write_secret(&volume.passfile, passphrase);
+        let mut command = Command::new("gocryptfs");
+        // The weakest key derivation: its strength is not under test.
+        command.args(["-q", "-init", "-scryptn", "10"]).args(flags).arg("-passfile").arg(&volume.passfile).arg(dir);
+        assert!(
+            Command::new("gocryptfs").arg("-version").output().is_ok(),
+            "gocryptfs is missing: run scripts/test-tools.sh"
+        );
+        run(&mut command);
+        if flags.contains(&PADDED) {
+            volume.remove_feature("Raw64");
+        }
+        volume
+    }
+
+    /// Removes a feature from the configuration, which does not authenticate them.
+    fn remove_feature(&self, feature: &str) {
+        let path = self.dir.join("gocryptfs.conf");
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        // The last one has no comma behind it.
+        let other = text.replace(&format!(",\n\t\t\"{feature}\""), "");
+        assert_ne!(text, other, "{feature} is not the last of several features");
+        std::fs::write(&path, other).expect("a configuration");
+    }
+
+    /// Returns the directory with the encrypted files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the file with the passphrase.
+    #[must_use]
+    pub fn passfile(&self) -> &Path {
+        &self.passfile
+    }
+
+    /// Returns the layer cryptfs with one key for all callers, as part of a stack.
+    #[must_use]
+    pub fn layer(&self) -> String {
+        format!("cryptfs,key=mount,passfile={}", self.passfile.display())
+    }
+
+    /// Returns the volume mounted by cryptfs, with one key for all callers.
+    #[must_use]
+    pub fn spec(&self, transport: Transport) -> Spec {
+        Spec::stack(&format!("{} / ", self.layer()), &self.dir, transport)
+    }
+
+    /// Mounts the volume with gocryptfs at `dir`, which is created if missing.
+    #[must_use]
+    pub fn gocryptfs(&self, dir: &Path) -> Gocryptfs {
+        std::fs::create_dir_all(dir).expect("a mount point");
+        let mut command = gocryptfs();
+        command.args(["-q", "-acl", "-allow_other", "-passfile"]).arg(&self.passfile).arg(&self.dir).arg(dir);
+        run(&mut command);
+        Gocryptfs { dir: dir.to_owned() }
+    }
+
+    /// Checks the volume with gocryptfs. Fails if it finds damage.
+    #[must_use]
+    pub fn fsck(&self) -> Output {
+        try_run(gocryptfs().args(["-fsck", "-passfile"]).arg(&self.passfile).arg(&self.dir))
+    }
+}
+
+/// Writes a file that only its owner can read.
+pub fn write_secret(path: &Path, text: &str) {
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).expect("a file with a passphrase");
+}
+
+/// A mount of gocryptfs, unmounted when dropped.
+#[derive(Debug)]
+pub struct Gocryptfs {
+    dir: PathBuf,
+}
+
+impl Gocryptfs {
+    /// Returns the mount point.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Gocryptfs {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The sandbox removes it, whatever its state.
+            return;
+        }
+        let patience = Instant::now() + Duration::from_secs(10);
+        while let Err(errno) = unmount(&self.dir, UnmountFlags::NOFOLLOW) {
+            assert!(Instant::now() < patience, "umount {}: {errno}", self.dir.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
