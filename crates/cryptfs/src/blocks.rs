@@ -1,3 +1,4 @@
+use crate::belongs;
 use crate::grant::OpenedWith;
 use crate::keyring::Keyring;
 use cryptformat::{BlockDamage, Keys};
@@ -21,7 +22,11 @@ fn id<'a>(at: &FormatBlock<'a>) -> Result<&'a [u8; 16]> {
 
 impl FileFormat for EncryptedBlocks {
     fn opened(&self, cx: &Cx<'_>, file: &Object<'_>, _flags: OpenFlags) -> Result<Option<State>> {
-        Ok(Some(Arc::new(self.0.open(cx, file.id())?)))
+        let opened = self.0.open(cx, file.id())?;
+        if self.0.has_several_keys() {
+            belongs::check(cx, file, &opened)?;
+        }
+        Ok(Some(Arc::new(opened)))
     }
 
     fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &mut [u8]) -> Result<()> {

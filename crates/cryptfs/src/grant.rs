@@ -170,6 +170,11 @@ impl Grant {
         self.phase() == Phase::Open as u8
     }
 
+    /// Whether this grant is for another key than that of `opened`, and has the same file open.
+    pub(crate) fn conflicts(&self, opened: &OpenedWith) -> bool {
+        self.slot.fingerprint != opened.grant.slot.fingerprint && self.files.lock().contains_key(&opened.file)
+    }
+
     /// Returns the number of files that are open.
     pub(crate) fn open_count(&self) -> usize {
         self.files.lock().len()

@@ -3,6 +3,7 @@ use crate::host::{KeyHost, Leader, WatchedLeader};
 use crate::reaper::Reaper;
 use crate::slot::Slot;
 use crate::volume::Volume;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use cryptformat::Keys;
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +22,8 @@ const SETTLE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Keyring {
     pub(crate) volume: Volume,
+    /// Whether the volume has more than one key, as far as known.
+    several_keys: AtomicBool,
     holder: Holder,
     /// One passphrase is tried at a time: each takes much memory and time.
     deriving: Mutex<()>,
@@ -47,18 +50,31 @@ struct Sessions {
 
 impl Keyring {
     /// Returns the keyring of a mount with one key for all callers.
-    pub(crate) fn of_mount(volume: Volume, slot: Slot) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// Those of the layer below.
+    pub(crate) fn of_mount(volume: Volume, slot: Slot) -> Result<Arc<Self>> {
         Self::new(volume, Holder::Mount(Arc::new(Grant::of_mount(Arc::new(slot)))))
     }
 
     /// Returns the empty keyring of a mount with a key per session.
-    pub(crate) fn of_sessions(volume: Volume, host: Arc<dyn KeyHost>, idle: Option<Duration>) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// Those of the layer below.
+    pub(crate) fn of_sessions(volume: Volume, host: Arc<dyn KeyHost>, idle: Option<Duration>) -> Result<Arc<Self>> {
         let (grants, reaper) = (RwLock::default(), Reaper::default());
         Self::new(volume, Holder::Sessions(Sessions { host, grants, reaper, idle }))
     }
 
-    fn new(volume: Volume, holder: Holder) -> Arc<Self> {
-        Arc::new(Self { volume, holder, deriving: Mutex::default(), upcalls: OnceLock::new() })
+    fn new(volume: Volume, holder: Holder) -> Result<Arc<Self>> {
+        let several_keys = AtomicBool::new(volume.has_several_keys()?);
+        Ok(Arc::new(Self { volume, several_keys, holder, deriving: Mutex::default(), upcalls: OnceLock::new() }))
+    }
+
+    /// Whether files and names of other keys may exist: the volume had several keys when it was
+    /// mounted, or when a key was added later.
+    pub(crate) fn has_several_keys(&self) -> bool {
+        self.several_keys.load(Ordering::Relaxed)
     }
 
     /// Whether callers need keys of their own.
@@ -85,11 +101,18 @@ impl Keyring {
     /// Opens a file with the caller's key.
     ///
     /// # Errors
-    /// `ENOKEY` if the caller has none.
+    /// `ENOKEY` if the caller has none, or a session with another key has the file open.
     pub(crate) fn open(&self, cx: &Cx<'_>, file: u64) -> Result<OpenedWith> {
         match &self.holder {
             Holder::Mount(grant) => grant.open(file),
-            Holder::Sessions(sessions) => sessions.grant(cx)?.open(file),
+            Holder::Sessions(sessions) => {
+                let opened = sessions.grant(cx)?.open(file)?;
+                // Two keys could write different blocks of a file that is still empty.
+                if self.has_several_keys() && sessions.is_open_with_another_key(&opened) {
+                    return Err(Errno::NOKEY);
+                }
+                Ok(opened)
+            }
         }
     }
 
@@ -120,6 +143,9 @@ impl Keyring {
             let _one = self.deriving.lock();
             self.volume.unlock(key, passphrase)?
         };
+        if self.volume.has_several_keys()? {
+            self.several_keys.store(true, Ordering::Relaxed);
+        }
         let idle = [idle, sessions.idle].into_iter().flatten().min();
         let (new, old) = sessions.insert(holder, leader, watched, (name, keys), idle)?;
         if let Some(old) = old {
@@ -225,6 +251,11 @@ impl Sessions {
             Leader::Exited => true,
             Leader::SessionEnded => false,
         }
+    }
+
+    /// Whether a session with another key has the file open.
+    fn is_open_with_another_key(&self, opened: &OpenedWith) -> bool {
+        self.grants.read().values().any(|grant| grant.conflicts(opened))
     }
 
     fn all(&self) -> Vec<Arc<Grant>> {

@@ -143,13 +143,13 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, S
             Keyring::of_mount(volume, Slot::new(name, keys))
         }
     };
+    let keyring = keyring.map_err(|errno| format!("can't list the volume: {errno}"))?;
     layer(lower, &keyring)
 }
 
 /// Returns the layer over `lower` with the keys of `keyring`.
 pub(crate) fn layer(lower: Arc<dyn Layer>, keyring: &Arc<Keyring>) -> Result<Arc<dyn Layer>, String> {
     let flags = keyring.volume.flags;
-    let several = keyring.volume.has_several_keys().map_err(|errno| format!("can't list the volume: {errno}"))?;
     let sizes = cryptformat::Layout::of(flags.cipher);
     let layout = (u32::try_from(sizes.header).ok())
         .zip(u32::try_from(sizes.plain).ok())
@@ -161,9 +161,7 @@ pub(crate) fn layer(lower: Arc<dyn Layer>, keyring: &Arc<Keyring>) -> Result<Arc
         .format(layout, EncryptedBlocks(Arc::clone(keyring)))
         .xattrs(EncryptedXattrs(Arc::clone(keyring)));
     template = match flags.names {
-        Some(names) => {
-            template.store(Store::new(names)).names(EncryptedNames::new(Arc::clone(keyring), &flags, several))
-        }
+        Some(names) => template.store(Store::new(names)).names(EncryptedNames::new(Arc::clone(keyring), &flags)),
         None => template.names(PlainNames { root }).store(PlainStore),
     };
     if keyring.is_per_session() {

@@ -10,13 +10,11 @@ pub(crate) struct EncryptedNames {
     pub(crate) keyring: Arc<Keyring>,
     /// Whether each directory has its own initialization vector.
     pub(crate) dir_iv: bool,
-    /// Whether names of other keys may be in the same directory.
-    pub(crate) several_keys: bool,
 }
 
 impl EncryptedNames {
-    pub(crate) fn new(keyring: Arc<Keyring>, flags: &Flags, several_keys: bool) -> Self {
-        Self { keyring, dir_iv: flags.names.is_some_and(|names| names.dir_iv), several_keys }
+    pub(crate) fn new(keyring: Arc<Keyring>, flags: &Flags) -> Self {
+        Self { keyring, dir_iv: flags.names.is_some_and(|names| names.dir_iv) }
     }
 
     fn iv<'a>(&self, dir: &Object<'a>) -> Result<&'a [u8; 16]> {
@@ -33,7 +31,8 @@ impl EncryptedNames {
     /// bytes. Those are not UTF-8, except for about one of 10,000. So on a volume with several keys
     /// all names must be.
     fn is_permitted(&self, name: &[u8]) -> bool {
-        !self.several_keys || core::str::from_utf8(name).is_ok_and(|name| !name.chars().any(char::is_control))
+        !self.keyring.has_several_keys()
+            || core::str::from_utf8(name).is_ok_and(|name| !name.chars().any(char::is_control))
     }
 }
 
