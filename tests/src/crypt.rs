@@ -83,6 +83,16 @@ impl Volume {
         std::fs::write(&path, other).expect("a configuration");
     }
 
+    /// Adds a second key with a passphrase of its own, in `gocryptfs.conf.NAME`. `flags` must be
+    /// those of [`Self::new`].
+    pub fn add_key(&self, name: &str, flags: &[&str], passphrase: &str) {
+        let mut dir = self.dir.as_os_str().to_owned();
+        dir.push(format!(".{name}"));
+        let other = Self::with_passphrase(Path::new(&dir), flags, passphrase);
+        let config = self.dir.join(format!("gocryptfs.conf.{name}"));
+        std::fs::copy(other.dir.join("gocryptfs.conf"), config).expect("a second configuration");
+    }
+
     /// Returns the directory with the encrypted files.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -105,6 +115,12 @@ impl Volume {
     #[must_use]
     pub fn spec(&self, transport: Transport) -> Spec {
         Spec::stack(&format!("{} / ", self.layer()), &self.dir, transport)
+    }
+
+    /// Returns the volume mounted by cryptfs, with a key per session.
+    #[must_use]
+    pub fn with_sessions(&self, transport: Transport) -> Spec {
+        Spec::stack("cryptfs / ", &self.dir, transport)
     }
 
     /// Mounts the volume with gocryptfs at `dir`, which is created if missing.
