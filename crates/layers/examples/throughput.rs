@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result};
-use wrapfs::hooks::{FileFormat, FormatBlock, Layout, Object};
+use wrapfs::hooks::{FileFormat, FormatBlock, Journal, Layout, Object};
 use wrapfs::{Settings, Template, WrapFs};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -97,13 +97,15 @@ fn main() {
         settings.insert("block", block.as_bytes());
         layers::xor::LAYER.over(host(), &settings).unwrap()
     };
+    let journal = Journal::new(b"journal");
     let encrypted = Encrypted(XChaCha20Poly1305::new(&Key::from([7; 32])));
-    let kinds: [(&str, Arc<dyn Layer>); 6] = [
+    let kinds: [(&str, Arc<dyn Layer>); 7] = [
         ("null", WrapFs::new(host())),
         ("xor, 4 KiB", xor("4096")),
         ("xor, 64 KiB", xor("65536")),
         ("xor, 512 B", xor("512")),
         ("format, copied", Template::over(host()).format(LAYOUT, Copied).build().unwrap()),
+        ("format, journal", Template::over(host()).format(LAYOUT, Copied).journal(journal).build().unwrap()),
         ("format, encrypted", Template::over(host()).format(LAYOUT, encrypted).build().unwrap()),
     ];
     println!(

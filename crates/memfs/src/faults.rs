@@ -37,6 +37,12 @@ pub enum Fault {
     /// The operation and every later one on all file systems of the plan fail with `EIO` and change
     /// nothing.
     Crash,
+    /// As [`Self::Crash`], but a write, if it is the chosen operation, first writes its data up to
+    /// the end of this many pages: as when the writing process is killed.
+    CrashInWrite {
+        /// Number of pages, of 4 KiB, that the write still writes to.
+        pages: u64,
+    },
 }
 
 /// A fault and when it happens.
@@ -86,6 +92,8 @@ struct State {
     counted: u64,
     fired: bool,
     crashed: bool,
+    /// How many pages the operation under way may still write to.
+    last_pages: Option<u64>,
     log: Option<Vec<Op>>,
 }
 
@@ -201,6 +209,11 @@ impl Faults {
         self.state().crashed
     }
 
+    /// Returns how many pages a write may still write to, if the file system crashes in it.
+    pub(crate) fn last_pages(&self) -> Option<u64> {
+        self.state().last_pages.take()
+    }
+
     /// Counts an operation and injects the fault. Called at the start of each operation.
     pub(crate) fn inject(&self, op: Op) -> Result<()> {
         self.wait();
@@ -238,7 +251,13 @@ impl Faults {
                 state.fired = true;
                 Err(errno)
             }
-            Fault::Crash => {
+            Fault::CrashInWrite { pages } if op == Op::Write => {
+                state.fired = true;
+                state.crashed = true;
+                state.last_pages = Some(pages);
+                Ok(())
+            }
+            Fault::Crash | Fault::CrashInWrite { .. } => {
                 state.fired = true;
                 state.crashed = true;
                 Err(Errno::IO)

@@ -67,13 +67,17 @@ impl MemFile {
             return Err(Errno::NOSPC);
         }
         tree.allocates(needed);
+        let last_pages = self.vnode.fs.faults.last_pages();
+        if let Some(pages) = last_pages {
+            len = len.min(((offset / PAGE + pages) * PAGE).saturating_sub(offset));
+        }
         let len = len as usize;
         let inode = tree.get_mut(self.vnode.ino)?;
         inode.data.write(data.get(..len).unwrap_or(data), offset);
         if len > 0 {
             data_changed(inode, now);
         }
-        Ok(len)
+        if last_pages.is_some() { Err(Errno::IO) } else { Ok(len) }
     }
 }
 

@@ -70,6 +70,20 @@ fn unsynced_data_can_be_lost() {
 }
 
 #[test]
+fn a_crash_can_cut_a_write_between_pages() {
+    let faults = Faults::new();
+    let fs = MemFs::with(MemOptions::default(), &faults);
+    let (_, file) = fs.root().create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&CX, &[1; 5000], 0).unwrap();
+    faults.arm(Plan { count: Count::Changes, at: 1, fault: Fault::CrashInWrite { pages: 2 } });
+    assert_eq!(file.write(&CX, &[2; 9000], 100), Err(Errno::IO));
+    assert!(faults.crashed());
+    assert_eq!(file.write(&CX, &[3; 10], 0), Err(Errno::IO));
+    let data = &fs.recover(&Faults::new()).dump().0[&b"f"[..]].data;
+    assert_eq!(*data, [[1; 100].as_slice(), &[2; 8092]].concat());
+}
+
+#[test]
 fn counters_and_log_record_operations() {
     let fs = MemFs::new();
     fs.faults().record();

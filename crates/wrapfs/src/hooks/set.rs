@@ -1,5 +1,6 @@
 use super::{
-    Attached, Attributes, Commands, Data, FileFormat, Ioctls, Layout, NameStore, Names, Objects, Operations, Xattrs,
+    Attached, Attributes, Commands, Data, FileFormat, Ioctls, Journal, Layout, NameStore, Names, Objects, Operations,
+    Xattrs,
 };
 use crate::Foreign;
 use container::BlockCodec;
@@ -36,6 +37,8 @@ pub struct Hooks {
     /// Stores data in blocks of a larger, fixed size. Excludes `data` and `resizing`. Not available
     /// to plugins.
     pub format: Option<(Layout, Box<dyn FileFormat>)>,
+    /// Protects files stored with `format` from being torn.
+    pub journal: Option<Journal>,
     /// Observes operations.
     pub operations: Option<Box<dyn Operations>>,
     /// Handles layer-specific ioctls.
@@ -103,6 +106,13 @@ impl Hooks {
     /// Stores data in blocks of a larger, fixed size: see [`crate::Template::format`].
     pub fn format(self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
         Self { format: Some((layout, Box::new(hook))), ..self }
+    }
+
+    /// Keeps a journal of changes of files stored with [`Self::format`]. If the server is killed at
+    /// any moment, each block then has its old or its new contents at the next mount. Only one
+    /// server at a time may use the tree.
+    pub fn journal(self, journal: Journal) -> Self {
+        Self { journal: Some(journal), ..self }
     }
 
     /// Observes operations with `hook`.

@@ -7,10 +7,11 @@ use super::node::TemplateVnode;
 use super::paths::Paths;
 use super::record::Records;
 use super::resized::{Foreign, Resizing};
+use super::unchanged::UnchangedNames;
 use super::watch::Watch;
 use crate::WrapFs;
 use crate::hooks::{
-    Attached, Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Layout, Matching, NameStore, Names, Object,
+    Attached, Attributes, Commands, Data, FileFormat, Hooks, Ioctls, Journal, Layout, Matching, NameStore, Names,
     Objects, OpKind, Operations, StateFile, Xattrs, only_one,
 };
 use container::BlockCodec;
@@ -39,13 +40,14 @@ pub struct Template {
     core: Core,
     store: Option<Box<dyn NameStore>>,
     objects: Option<Box<dyn Objects>>,
+    journal: Option<Journal>,
     paths: bool,
 }
 
 impl Template {
     /// Starts a layer over `lower`, without hooks.
     pub fn over(lower: Arc<dyn Layer>) -> Self {
-        Self { core: Core::new(lower), store: None, objects: None, paths: false }
+        Self { core: Core::new(lower), store: None, objects: None, journal: None, paths: false }
     }
 
     /// Translates names with `hook`.
@@ -89,6 +91,12 @@ impl Template {
     /// [`Self::resizing`]: [`Self::build`] fails if several are set.
     pub fn format(mut self, layout: Layout, hook: impl FileFormat + 'static) -> Self {
         self.core.format = Some(Formatted::new(layout, Box::new(hook)));
+        self
+    }
+
+    /// Protects files stored in a format from being torn: see [`Hooks::journal`].
+    pub fn journal(mut self, journal: Journal) -> Self {
+        self.journal = Some(journal);
         self
     }
 
@@ -156,6 +164,7 @@ impl Template {
         self.store = hooks.store;
         self.objects = hooks.objects;
         self.paths = hooks.paths;
+        self.journal = hooks.journal;
         self.core.commands = hooks.commands.map(OwnCommands::new);
         self
     }
@@ -163,13 +172,17 @@ impl Template {
     /// Returns the layer, or a null layer if no hooks are set.
     ///
     /// # Errors
-    /// Several hooks that transform data are set. The error is a sentence for the mounting user.
+    /// Several hooks that transform data are set, or the journal of a previous server cannot be
+    /// applied. The error is a sentence for the mounting user.
     pub fn build(self) -> core::result::Result<Arc<dyn Layer>, String> {
         let mut core = self.core;
         only_one([core.data.is_some(), core.resizing.is_some(), core.format.is_some()])?;
         let lower_root = core.lower.root();
         if let Some(store) = self.store {
             core.store_names(store);
+        }
+        if let Some(journal) = self.journal {
+            core.keep_journal(journal)?;
         }
         let paths = self.paths.then(|| Paths::new(lower_root.id()));
         core.records = Records::new(self.objects, paths, core.state_file.is_some());
@@ -186,20 +199,6 @@ impl Template {
         let core = Arc::new(core);
         let root = Arc::new(TemplateVnode::over(&core, lower_root));
         Ok(Arc::new(TemplateFs { core, root }))
-    }
-}
-
-/// Leaves names unchanged: for a layer that only reserves some names for itself.
-#[derive(Debug)]
-struct UnchangedNames;
-
-impl Names for UnchangedNames {
-    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(name.to_vec())
-    }
-
-    fn decode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(name.to_vec())
     }
 }
 

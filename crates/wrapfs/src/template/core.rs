@@ -28,6 +28,8 @@ pub(crate) struct Core {
     pub(crate) store: Box<dyn NameStore>,
     /// The state file of directories, if they have state.
     pub(crate) state_file: Option<StateFile>,
+    /// The name of the journal, if the layer has one.
+    pub(crate) journal_name: Option<Vec<u8>>,
     pub(crate) dirs: DirLocks,
     /// Which names refer to the same entry.
     pub(crate) matching: Matching,
@@ -61,6 +63,7 @@ impl Core {
             names: None,
             store: Box::new(Hashed),
             state_file: None,
+            journal_name: None,
             dirs: DirLocks::default(),
             matching: Matching::Exact,
             merge_reported: AtomicBool::new(false),
@@ -88,6 +91,11 @@ impl Core {
     /// Returns a context as the server's user, for background work.
     pub(crate) const fn own(&self) -> Cx<'static> {
         Cx::internal(self.uid, self.gid)
+    }
+
+    /// Returns the user and group that the server runs as.
+    pub(crate) const fn owner(&self) -> (u32, u32) {
+        (self.uid, self.gid)
     }
 
     /// Fails with `EROFS` on a read-only layer. Called before every change.

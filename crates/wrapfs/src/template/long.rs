@@ -49,7 +49,8 @@ impl Locks {
 impl Core {
     /// Returns the role of a name below.
     pub(crate) fn role(&self, name: &[u8]) -> Result<Role> {
-        if self.state_file.as_ref().is_some_and(|file| file.name == name) {
+        let is_state = self.state_file.as_ref().is_some_and(|file| file.name == name);
+        if is_state || self.journal_name.as_deref() == Some(name) {
             return Ok(Role::Own);
         }
         guard("role", || Ok(self.store.role(name)))

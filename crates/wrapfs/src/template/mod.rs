@@ -3,14 +3,15 @@
 //!
 //! One concept per file:
 //!
-//! * names: `names` (encoding), `long` (names too long for the layer below), `directory` (the state
-//!   that a directory's names are encoded with), `hashed` (the default store of both), `folded`
-//!   (names found in other spellings)
+//! * names: `names` (encoding), `unchanged` (no encoding), `long` (names too long for the layer
+//!   below), `directory` (the state that a directory's names are encoded with), `hashed` (the
+//!   default store of both), `folded` (names found in other spellings)
 //! * entries: `entries` (lookup, creation, removal, renaming), `readdir`, `sweep` (removing
 //!   directories that contain the store's own files), `by_number` (objects found by number)
 //! * `attributes`, `xattrs`
 //! * data: `data` (same size), `resized` (different size, in containers), `format` (larger blocks),
-//!   `open`, `look_through` (unwrapping files whose data is unchanged)
+//!   `journal` (protects those from a kill), `open`, `look_through` (unwrapping files whose data is
+//!   unchanged)
 //! * objects in use: `record`, `paths`, `table`
 //! * `watch` (observing operations), `commands` (control channel)
 //! * the interface: `vnode_impl`, `node`, `file`; construction: `build`, `core`
@@ -30,6 +31,7 @@ mod format;
 mod guard;
 mod hashed;
 mod inverse;
+mod journal;
 mod long;
 mod look_through;
 mod lower_io;
@@ -42,6 +44,7 @@ mod record;
 mod resized;
 mod sweep;
 mod table;
+mod unchanged;
 mod vnode_impl;
 mod watch;
 mod xattrs;

@@ -1,6 +1,7 @@
 //! Shared helpers.
 #![allow(dead_code)]
 
+pub(crate) mod format;
 pub(crate) mod store;
 
 use memfs::{Faults, MemFs, MemOptions};

@@ -1,14 +1,13 @@
 use super::super::data::Scratch;
 use super::super::guard::guard;
+use super::super::journal::Recorded;
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::At;
+use super::protect::Change;
 use super::{FormatInode, Formatted};
 use crate::hooks::{Layout, Object, State};
 use std::sync::Arc;
 use vnode::{Cx, OpenFile, Result, Vnode};
-
-/// Approximate number of bytes that are encoded and passed to the layer below at a time.
-const CHUNK: u64 = 256 << 10;
 
 /// A file stored in a format, open for reading below, and for writing if it is written.
 pub(crate) struct FormatFile<'a> {
@@ -22,21 +21,24 @@ pub(crate) struct FormatFile<'a> {
 }
 
 /// The state of the file below before it was changed.
-pub(super) struct Undo {
+pub(super) struct Undo<'a> {
     /// The stored size.
     pub(super) stored: u64,
     /// Overwritten bytes and their offsets.
     pub(super) blocks: Vec<(u64, Scratch)>,
+    /// The record of the change under way.
+    pub(super) recorded: Option<Recorded<'a>>,
 }
 
-impl FormatFile<'_> {
+impl Undo<'_> {
+    pub(super) const fn new(stored: u64) -> Self {
+        Self { stored, blocks: Vec::new(), recorded: None }
+    }
+}
+
+impl<'f> FormatFile<'f> {
     pub(super) fn layout(&self) -> Layout {
         self.format.layout
-    }
-
-    /// Returns the number of blocks processed at a time.
-    pub(super) fn chunk(&self) -> u64 {
-        (CHUNK / self.layout().stored()).max(1)
     }
 
     /// Returns the stored size.
@@ -97,7 +99,7 @@ impl FormatFile<'_> {
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(done as u64);
             let skip = at % plain;
-            let blocks = (skip + rest.len() as u64).div_ceil(plain).min(self.chunk());
+            let blocks = (skip + rest.len() as u64).div_ceil(plain).min(self.format.chunk());
             let mut stored = Scratch::take((blocks * self.layout().stored()) as usize);
             let got = self.read_below(cx, &mut stored, self.layout().start_of(at / plain))?;
             // Return an error rather than a short read, which would mean end of file.
@@ -118,32 +120,64 @@ impl FormatFile<'_> {
         Ok(stored)
     }
 
-    /// Overwrites one block, whose old stored bytes are `old`.
-    pub(super) fn put(&self, cx: &Cx<'_>, undo: &mut Undo, at: At<'_>, old: Scratch, plain: &[u8]) -> Result<()> {
-        let mut stored = Scratch::take(self.stored_len(plain.len()));
-        self.encode(cx, at, plain, &mut stored)?;
-        let start = self.layout().start_of(at.1);
+    /// Writes one block, whose old stored bytes are `old`. The change ends with the stored size
+    /// `after`, which the caller sets if the block does not. The caller then ends the change with
+    /// [`Self::finish`].
+    pub(super) fn put(
+        &self,
+        cx: &Cx<'_>,
+        undo: &mut Undo<'f>,
+        (header, number): At<'_>,
+        (old, plain): (Scratch, &[u8]),
+        (before, after): (u64, u64),
+    ) -> Result<()> {
+        let mut stored = self.buffer(self.stored_len(plain.len()));
+        self.encode(cx, (header, number), plain, &mut stored)?;
+        let start = self.layout().start_of(number);
+        let change = Change::of_block(before, after, start, stored.len());
+        undo.recorded = self.record(cx, header, &change, &mut stored)?;
         undo.blocks.push((start, old));
         self.write_below(cx, &stored, start).1
     }
 
     /// Restores the old state. Failures are logged.
-    pub(super) fn undo(&self, cx: &Cx<'_>, undo: Undo) {
-        let mut failed = None;
+    pub(super) fn undo(&self, cx: &Cx<'_>, undo: Undo<'f>) {
+        let (now, mut failed) = match self.stored(cx) {
+            Ok(now) => (now, None),
+            Err(errno) => (u64::MAX, Some(errno)),
+        };
+        let mut recorded = Vec::from_iter(undo.recorded);
         for (start, bytes) in undo.blocks.into_iter().rev().filter(|(_, bytes)| !bytes.is_empty()) {
+            // An error of the journal is no reason to leave the new bytes.
+            recorded.extend(self.record_undo(cx, start, &bytes, (now, undo.stored)).ok().flatten());
             failed = self.write_below(cx, &bytes, start).1.err().or(failed);
         }
-        failed = match self.stored(cx) {
-            Ok(now) if now > undo.stored => self.set_size_below(cx, undo.stored).err().or(failed),
-            Ok(_) => failed,
-            Err(errno) => Some(errno),
-        };
+        if now > undo.stored {
+            failed = self.set_size_below(cx, undo.stored).err().or(failed);
+        }
+        recorded.into_iter().for_each(|recorded| failed = self.finish(cx, Some(recorded)).err().or(failed));
         if undo.stored <= self.layout().header() {
             self.inode.forget_header();
         }
         if let Some(errno) = failed {
             tracing::error!(%errno, inode = self.vnode.id(), "failed change not undone");
         }
+    }
+
+    /// Records that a block gets its old bytes back.
+    fn record_undo(
+        &self,
+        cx: &Cx<'_>,
+        start: u64,
+        old: &[u8],
+        (now, stored): (u64, u64),
+    ) -> Result<Option<Recorded<'f>>> {
+        let header = self.inode.header.lock().clone();
+        let Some(header) = header.filter(|_| self.format.journal.is_some()) else { return Ok(None) };
+        let mut bytes = self.buffer(old.len());
+        bytes.copy_from_slice(old);
+        let change = Change { before: now, after: stored, size: stored, offset: start, len: old.len() };
+        self.record(cx, &header, &change, &mut bytes)
     }
 
     pub(super) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

@@ -71,6 +71,7 @@ impl FormatFile<'_> {
             return Err(Errno::INVAL);
         }
         let end = offset.checked_add(len).filter(|&end| end <= self.layout().max_size()).ok_or(Errno::FBIG)?;
+        self.settle()?;
         let size = self.size(cx)?;
         match mode & !KEEP_SIZE {
             PUNCH_HOLE if mode & KEEP_SIZE != 0 => return self.zero(cx, offset, end.min(size), size),

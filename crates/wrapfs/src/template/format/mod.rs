@@ -1,22 +1,27 @@
 //! Data in blocks of a larger, fixed size, behind a header. docs/wrapfs.md lists the guarantees.
 //!
 //! `coding` encodes and decodes blocks; `file` reads, and restores blocks after an error; `write`,
-//! `resize` and `holes` are the other operations.
+//! `resize` and `holes` are the other operations; `protect` records them in the journal.
 
 mod coding;
 mod file;
 mod holes;
+mod protect;
 mod resize;
 mod write;
 
 pub(crate) use file::FormatFile;
 
 use super::guard::guard;
+use super::journal::Journal;
 use super::table::Table;
 use crate::hooks::{FileFormat, Layout, Object, State};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use vnode::{Cx, MAY_BLOCK, OpenFlags, Result};
+
+/// Approximate number of bytes that are encoded and passed to the layer below at a time.
+const CHUNK: u64 = 256 << 10;
 
 /// A [`FileFormat`] in use.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Formatted {
     pub(crate) layout: Layout,
     hook: Box<dyn FileFormat>,
     table: Arc<Table<FormatInode>>,
+    /// Protects blocks from being torn, if the layer has a journal.
+    pub(crate) journal: Option<Journal>,
 }
 
 /// State shared by the open files of one inode.
@@ -39,7 +46,12 @@ pub(crate) struct FormatInode {
 
 impl Formatted {
     pub(crate) fn new(layout: Layout, hook: Box<dyn FileFormat>) -> Self {
-        Self { layout, hook, table: Table::new() }
+        Self { layout, hook, table: Table::new(), journal: None }
+    }
+
+    /// Returns the number of blocks processed at a time.
+    pub(crate) fn chunk(&self) -> u64 {
+        (CHUNK / self.layout.stored()).max(1)
     }
 
     /// Calls the hook for a file that is being opened.

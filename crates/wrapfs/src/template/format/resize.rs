@@ -2,7 +2,7 @@ use super::super::data::{Scratch, blocking};
 use super::file::{FormatFile, Undo};
 use vnode::{Attr, Cx, Errno, Result, SetAttr};
 
-impl FormatFile<'_> {
+impl<'f> FormatFile<'f> {
     /// Changes attributes, including the size: truncates, or extends by a hole. The last block,
     /// before or after the change, is re-encoded at its new length.
     pub(crate) fn resize(&self, cx: &Cx<'_>, set: &SetAttr, new: u64) -> Result<Attr> {
@@ -13,7 +13,8 @@ impl FormatFile<'_> {
         let size = self.layout().plain_size(stored);
         let below = SetAttr { size: Some(self.layout().stored_size(new)), ..*set };
         let cx = &blocking(cx);
-        let mut undo = Undo { stored, blocks: Vec::new() };
+        self.settle()?;
+        let mut undo = Undo::new(stored);
         let made = if new > size {
             self.grow(cx, &mut undo, size, new)
         } else if new < size && !new.is_multiple_of(self.layout().plain()) {
@@ -21,7 +22,10 @@ impl FormatFile<'_> {
         } else {
             Ok(())
         };
-        let answer = made.and_then(|()| self.vnode.setattr(cx, &below, Some(self.file)));
+        let answer = made.and_then(|()| {
+            let attr = self.vnode.setattr(cx, &below, Some(self.file))?;
+            self.finish(cx, undo.recorded.take()).map(|()| attr)
+        });
         match &answer {
             Err(_) => self.undo(cx, undo),
             Ok(_) if new == 0 => self.inode.forget_header(),
@@ -31,19 +35,20 @@ impl FormatFile<'_> {
     }
 
     /// Shortens the block that will be the last one.
-    fn cut(&self, cx: &Cx<'_>, undo: &mut Undo, new: u64) -> Result<()> {
+    fn cut(&self, cx: &Cx<'_>, undo: &mut Undo<'f>, new: u64) -> Result<()> {
         let header = self.header(cx)?.ok_or(Errno::IO)?;
         let (number, rest) = (new / self.layout().plain(), new % self.layout().plain());
         let old = self.old_block(cx, number)?;
         let mut plain = Scratch::take(self.layout().plain() as usize);
         self.decode_old(cx, (&header, number), &old, &mut plain)?;
         plain.shorten(rest as usize);
-        self.put(cx, undo, (&header, number), old, &plain)
+        let sizes = (undo.stored, self.layout().stored_size(new));
+        self.put(cx, undo, (&header, number), (old, &plain), sizes)
     }
 
     /// Extends the last block, and writes the new last block if it is partial: only whole blocks
     /// can be holes.
-    fn grow(&self, cx: &Cx<'_>, undo: &mut Undo, size: u64, new: u64) -> Result<()> {
+    fn grow(&self, cx: &Cx<'_>, undo: &mut Undo<'f>, size: u64, new: u64) -> Result<()> {
         let plain = self.layout().plain();
         let header = if size == 0 {
             let header = self.new_header(cx)?;
@@ -57,6 +62,7 @@ impl FormatFile<'_> {
             self.set_size_below(cx, right)?;
             undo.stored = right;
         }
+        let mut stored = if size == 0 { self.layout().header() } else { right };
         if !size.is_multiple_of(plain) {
             let number = size / plain;
             let old = self.old_block(cx, number)?;
@@ -64,11 +70,16 @@ impl FormatFile<'_> {
             let len = self.decode_old(cx, (&header, number), &old, &mut bytes)?;
             bytes.shorten((new - number * plain).min(plain) as usize);
             bytes.get_mut(len..).unwrap_or_default().fill(0);
-            self.put(cx, undo, (&header, number), old, &bytes)?;
+            let after = self.layout().stored_size(number * plain + bytes.len() as u64);
+            self.put(cx, undo, (&header, number), (old, &bytes), (stored, after))?;
+            self.finish(cx, undo.recorded.take())?;
+            stored = after;
         }
         let (number, rest) = (new / plain, new % plain);
         if rest > 0 && number * plain >= size {
-            self.put(cx, undo, (&header, number), Scratch::take(0), &vec![0; rest as usize])?;
+            let (none, sizes) = (Scratch::take(0), (stored, self.layout().stored_size(new)));
+            self.put(cx, undo, (&header, number), (none, &vec![0; rest as usize]), sizes)?;
+            self.finish(cx, undo.recorded.take())?;
         }
         Ok(())
     }

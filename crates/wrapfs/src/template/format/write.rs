@@ -1,5 +1,6 @@
 use super::super::data::{Scratch, blocking};
 use super::file::{FormatFile, Undo};
+use super::protect::{Change, Stored};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result, Whence};
 
@@ -26,6 +27,8 @@ struct Plan<'a> {
     /// The stored and plain size.
     stored: u64,
     size: u64,
+    /// The stored size when the blocks are written.
+    now: u64,
 }
 
 impl Plan<'_> {
@@ -43,7 +46,7 @@ impl Plan<'_> {
     }
 }
 
-impl FormatFile<'_> {
+impl<'f> FormatFile<'f> {
     /// Writes as much as the layer below accepts. The caller holds the inode's lock exclusively.
     pub(crate) fn write(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         if data.is_empty() {
@@ -51,10 +54,11 @@ impl FormatFile<'_> {
         }
         let room = self.layout().max_size().checked_sub(offset).filter(|&room| room > 0).ok_or(Errno::FBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
+        self.settle()?;
         // Only read until the plan is complete: the request may be restarted on another thread.
         let mut plan = self.plan(cx, data, offset)?;
         let cx = &blocking(cx);
-        let mut undo = Undo { stored: plan.stored, blocks: Vec::new() };
+        let mut undo = Undo::new(plan.stored);
         let written = self.prepare(cx, &mut plan, &mut undo).and_then(|()| self.write_blocks(cx, &plan));
         if written.is_err() {
             self.undo(cx, undo);
@@ -68,7 +72,7 @@ impl FormatFile<'_> {
         let header = if size == 0 { self.new_header(cx)? } else { self.header(cx)?.ok_or(Errno::IO)? };
         let end = offset + data.len() as u64;
         let (first, last) = (offset / plain, (end - 1) / plain);
-        let mut plan = Plan { data, offset, header, edges: [None, None], tail: None, stored, size };
+        let mut plan = Plan { data, offset, header, edges: [None, None], tail: None, stored, size, now: stored };
         let is_part = |number: u64| number * plain < offset || end < (number + 1) * plain;
         let head = if is_part(first) { Some(self.edge(cx, &plan, first)?) } else { None };
         let tail = if first != last && is_part(last) { Some(self.edge(cx, &plan, last)?) } else { None };
@@ -106,19 +110,26 @@ impl FormatFile<'_> {
 
     /// Writes the header of an empty file, cuts off leftovers of a crash after the last block, and
     /// fills up that block.
-    fn prepare(&self, cx: &Cx<'_>, plan: &mut Plan<'_>, undo: &mut Undo) -> Result<()> {
+    fn prepare(&self, cx: &Cx<'_>, plan: &mut Plan<'_>, undo: &mut Undo<'f>) -> Result<()> {
         if plan.size == 0 {
-            return self.write_header(cx, &plan.header, plan.stored);
+            self.write_header(cx, &plan.header, plan.stored)?;
+            plan.now = self.layout().header();
+            return Ok(());
         }
         let right = self.layout().stored_size(plan.size);
         if plan.stored > right {
             self.set_size_below(cx, right)?;
             undo.stored = right;
         }
-        match plan.tail.take() {
-            Some(tail) => self.put(cx, undo, (&plan.header, tail.number), tail.old, &tail.plain),
-            None => Ok(()),
+        plan.now = right;
+        if let Some(tail) = plan.tail.take() {
+            let after = self.layout().start_of(tail.number + 1);
+            let (at, block) = ((&*plan.header, tail.number), (tail.old, &*tail.plain));
+            self.put(cx, undo, at, block, (right, after))?;
+            self.finish(cx, undo.recorded.take())?;
+            plan.now = after;
         }
+        Ok(())
     }
 
     /// Encodes and writes some blocks at a time. Returns the number of bytes of the data that were
@@ -126,12 +137,19 @@ impl FormatFile<'_> {
     fn write_blocks(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<usize> {
         let plain = self.layout().plain();
         let after = plan.end().div_ceil(plain);
-        let mut number = plan.offset / plain;
+        let (mut number, mut now) = (plan.offset / plain, plan.now);
         while number < after {
-            let stop = after.min(number + self.chunk());
-            let written = self.encode_part(cx, plan, number, stop).and_then(|stored| {
-                let (len, why) = self.write_below(cx, &stored, self.layout().start_of(number));
-                why.inspect_err(|&errno| number += self.repair_short_write(cx, plan, number, len as u64, errno))
+            let stop = after.min(number + self.format.chunk());
+            let written = self.encode_part(cx, plan, number, stop).and_then(|mut stored| {
+                let start = self.layout().start_of(number);
+                let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
+                let recorded = self.record(cx, &plan.header, &change, &mut stored)?;
+                let (len, why) = self.write_below(cx, &stored, start);
+                let why = why.inspect_err(|&errno| {
+                    number += self.repair_short_write(cx, plan, number, len as u64, errno);
+                });
+                now = change.after;
+                why.and(self.finish(cx, recorded))
             });
             if let Err(errno) = written {
                 let taken = (number * plain).saturating_sub(plan.offset) as usize;
@@ -143,10 +161,10 @@ impl FormatFile<'_> {
     }
 
     /// Returns the stored blocks of the write from `first` to `stop`.
-    fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, stop: u64) -> Result<Scratch> {
+    fn encode_part(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, stop: u64) -> Result<Stored> {
         let (size, block) = (self.layout().plain(), self.layout().stored());
         let last = self.stored_len(plan.block(stop - 1, size)?.len());
-        let mut stored = Scratch::take(((stop - 1 - first) * block) as usize + last);
+        let mut stored = self.buffer(((stop - 1 - first) * block) as usize + last);
         for (number, out) in (first..).zip(stored.chunks_mut(block as usize)) {
             self.encode(cx, (&plan.header, number), plan.block(number, size)?, out)?;
         }

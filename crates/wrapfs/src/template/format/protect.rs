@@ -1,0 +1,142 @@
+//! Changes of stored blocks that leave none of them torn: see [`super::super::journal`].
+
+use super::super::data::Scratch;
+use super::super::journal::{HeaderId, PREFIX, Record, Recorded};
+use super::file::FormatFile;
+use std::ops::{Deref, DerefMut};
+use std::time::{SystemTime, UNIX_EPOCH};
+use vnode::{Cx, Result};
+
+/// Bytes to be stored, with room for a record of the journal before them.
+pub(super) struct Stored {
+    buffer: Scratch,
+    room: usize,
+}
+
+impl Deref for Stored {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.get(self.room..).unwrap_or_default()
+    }
+}
+
+impl DerefMut for Stored {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.get_mut(self.room..).unwrap_or_default()
+    }
+}
+
+/// A change of the file below that consists of several steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    /// The stored size before and after it.
+    pub(super) before: u64,
+    pub(super) after: u64,
+    /// The stored size to set if it is interrupted.
+    pub(super) size: u64,
+    /// Offset and length of the bytes to write if it is interrupted: all blocks that had other
+    /// contents before.
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+impl Change {
+    /// Returns the change that writes one block of `len` bytes, and then sets the size to `after`.
+    pub(super) const fn of_block(before: u64, after: u64, offset: u64, len: usize) -> Self {
+        if offset < before {
+            Self { before, after, size: after, offset, len }
+        } else {
+            Self { before, after, size: before, offset, len: 0 }
+        }
+    }
+
+    /// Returns the change that writes `len` bytes of whole blocks of `block` bytes; only the last
+    /// may be shorter.
+    pub(super) fn of_blocks(before: u64, offset: u64, len: usize, block: u64) -> Self {
+        let end = offset + len as u64;
+        let after = end.max(before);
+        // Without the blocks that begin at the end of the file or later.
+        let old = before.saturating_sub(offset).next_multiple_of(block).min(len as u64);
+        let size = if old > 0 { before.max(offset + old) } else { before };
+        Self { before, after, size, offset, len: old as usize }
+    }
+}
+
+impl<'f> FormatFile<'f> {
+    /// Returns a buffer with arbitrary contents for this many stored bytes.
+    pub(super) fn buffer(&self, len: usize) -> Stored {
+        let room = if self.format.journal.is_some() { PREFIX } else { 0 };
+        Stored { buffer: Scratch::take(room + len), room }
+    }
+
+    /// Records a change before it is made, if the layer has a journal. `stored` begins with the
+    /// bytes of the change.
+    pub(super) fn record(
+        &self,
+        cx: &Cx<'_>,
+        header: &[u8],
+        change: &Change,
+        stored: &mut Stored,
+    ) -> Result<Option<Recorded<'f>>> {
+        let Some(journal) = &self.format.journal else { return Ok(None) };
+        let Change { before, after, size, offset, len } = *change;
+        let record = Record {
+            number: self.vnode.id(),
+            generation: self.vnode.generation(),
+            header: HeaderId::of(header),
+            before,
+            after,
+            size,
+            offset,
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        };
+        journal.record(cx, &record, &mut stored.buffer).map(Some)
+    }
+
+    /// Ends a change, whether or not it has succeeded: the file has no torn blocks now.
+    pub(super) fn finish(&self, cx: &Cx<'_>, recorded: Option<Recorded<'f>>) -> Result<()> {
+        match (&self.format.journal, recorded) {
+            (Some(journal), Some(recorded)) if journal.is_durable() => {
+                let durable = self.file.fsync(cx, true);
+                drop(recorded);
+                durable
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if the file must not be changed, because a record about it cannot be cleared.
+    pub(super) fn settle(&self) -> Result<()> {
+        self.format.journal.as_ref().map_or(Ok(()), |journal| journal.settle(self.vnode.id()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size to set, and the number of bytes to write.
+    fn of(before: u64, offset: u64, len: usize) -> (u64, usize) {
+        let change = Change::of_blocks(before, offset, len, 10);
+        assert_eq!((change.before, change.after), (before, before.max(offset + len as u64)));
+        (change.size, change.len)
+    }
+
+    #[test]
+    fn only_blocks_with_old_contents_are_recorded() {
+        // Within the file, its last block shorter.
+        assert_eq!(of(35, 0, 20), (35, 20));
+        assert_eq!(of(35, 20, 15), (35, 15));
+        // The last block becomes longer.
+        assert_eq!(of(35, 20, 18), (38, 18));
+        assert_eq!(of(35, 20, 20), (40, 20));
+        assert_eq!(of(35, 20, 34), (40, 20));
+        assert_eq!(of(35, 30, 8), (38, 8));
+        // New blocks only.
+        assert_eq!(of(40, 40, 15), (40, 0));
+        assert_eq!(of(40, 90, 15), (40, 0));
+        assert_eq!(of(40, 30, 25), (40, 10));
+    }
+}

@@ -1,0 +1,468 @@
+//! The journal of a format: whenever the server is killed, also in the middle of a write, each
+//! block has its old or its new contents afterwards.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
+use conformance::fixture::{ROOT, name, names, user};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+use std::sync::Arc;
+use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
+use wrapfs::Template;
+use wrapfs::hooks::Journal;
+
+const JOURNAL: &str = "test.journal";
+
+fn kept(below: Arc<dyn Layer>, plain: u32, journal: Journal) -> Result<Arc<dyn Layer>, String> {
+    Template::over(below).format(layout(plain), Summed).journal(journal).build()
+}
+
+fn journaled(below: Arc<dyn Layer>, plain: u64) -> Arc<dyn Layer> {
+    kept(below, plain as u32, Journal::new(JOURNAL.as_bytes())).unwrap()
+}
+
+fn has_journal(below: &Arc<MemFs>) -> bool {
+    below.without_faults().root().lookup(&ROOT, name(JOURNAL)).unwrap().is_some()
+}
+
+#[test]
+fn layers_with_a_journal_conform() {
+    conformance::run_all(|| journaled(MemFs::new(), 4096));
+    conformance::run_all(|| kept(journaled(MemFs::new(), 4096), 1000, Journal::new(b"test.upper")).unwrap());
+    conformance::run_all(|| kept(MemFs::new(), 100, Journal::new(b"test.other").durable()).unwrap());
+}
+
+#[test]
+fn the_journal_is_hidden_and_removed_with_the_layer() {
+    let below = MemFs::new();
+    let mounted = journaled(below.clone(), 100);
+    assert!(!has_journal(&below));
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    let root = mounted.root();
+    assert_eq!(names(&root), ["f"]);
+    assert!(root.lookup(&ROOT, name(JOURNAL)).unwrap().is_none());
+    assert_eq!(root.mkdir(&ROOT, name(JOURNAL), 0o755).map(|_| ()), Err(Errno::INVAL));
+    assert_eq!(root.unlink(&ROOT, name(JOURNAL)), Err(Errno::NOENT));
+    let stored = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap();
+    assert_eq!((stored.attr.perm(), stored.attr.uid), (0o600, rustix_uid()));
+    assert_eq!(mounted.vnode(&ROOT, stored.vnode.id()).map(|_| ()), Err(Errno::STALE));
+    drop((mounted, root, stored));
+    // The open file belongs to the layer.
+    assert!(has_journal(&below));
+    drop(file);
+    assert!(!has_journal(&below));
+}
+
+fn rustix_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Checks that each block is an old or a new one, or zeros between the two sizes.
+fn check(mounted: &Arc<dyn Layer>, plain: u64, (old, new): (&[u8], &[u8]), what: &str) -> u64 {
+    let (vnode, file) = open(mounted);
+    let size = vnode.getattr(&ROOT).unwrap().size;
+    assert!(size <= old.len().max(new.len()) as u64, "{what}: {size} bytes");
+    let mut block = vec![0; plain as usize];
+    for number in 0..size.div_ceil(plain) {
+        let len =
+            file.read(&ROOT, &mut block, number * plain).unwrap_or_else(|e| panic!("{what}: block {number}: {e}"));
+        let start = (number * plain) as usize;
+        let is_of = |bytes: &[u8]| (0..len).all(|i| block[i] == bytes.get(start + i).copied().unwrap_or(0));
+        assert!(is_of(old) || is_of(new), "{what}: block {number}");
+    }
+    size
+}
+
+/// Crashes at every change below, and in the middle of every write. Calls `then` with what a new
+/// server finds.
+fn crash_everywhere(plain: u64, change: &Change, start: &Arc<MemFs>, mut then: impl FnMut(Arc<MemFs>, &str)) {
+    let faults = [
+        Fault::Crash,
+        Fault::CrashInWrite { pages: 1 },
+        Fault::CrashInWrite { pages: 2 },
+        Fault::CrashInWrite { pages: 4 },
+        Fault::CrashInWrite { pages: 9 },
+    ];
+    for fault in faults {
+        for at in 1.. {
+            let plan = Faults::new();
+            let below = start.fork(&plan);
+            let mounted = journaled(below.clone(), plain);
+            let (vnode, file) = open(&mounted);
+            plan.arm(Plan { count: Count::Changes, at, fault });
+            let answer = change.apply(&*vnode, &*file);
+            let fired = plan.fired();
+            then(below.recover(&Faults::new()), &format!("{change:?}, {fault:?} at {at}"));
+            if !fired {
+                answer.unwrap();
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_old_or_new_blocks() {
+    let (mut runs, mut repaired) = (0, 0);
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        for change in changes(plain) {
+            let mut new = old.clone();
+            change.apply_to(&mut new, None);
+            crash_everywhere(plain, &change, &start, |below, what| {
+                repaired += u32::from(has_journal(&below));
+                let mounted = journaled(below.clone(), plain);
+                assert!(!has_journal(&below), "{what}");
+                let size = check(&mounted, plain, (&old, &new), what);
+                // The file remains usable.
+                let (_, file) = open(&mounted);
+                file.write(&ROOT, &[9; 350], size + 150).unwrap();
+                assert_eq!(file.read(&ROOT, &mut [0; 500], size + 150), Ok(350));
+                runs += 1;
+            });
+        }
+    }
+    assert!(runs > 1000 && repaired > 500, "{runs} {repaired}");
+}
+
+/// Without the journal, the test above would fail.
+#[test]
+fn without_a_journal_blocks_are_torn() {
+    let plain = 5000;
+    let (start, _) = prepared(plain);
+    let faults = Faults::new();
+    let below = start.fork(&faults);
+    let (_, file) = open(&layer(below.clone(), plain as u32));
+    faults.arm(Plan { count: Count::Changes, at: 1, fault: Fault::CrashInWrite { pages: 2 } });
+    assert_eq!(file.write(&ROOT, &vec![7; 10_000], 0), Err(Errno::IO));
+    let (_, file) = open(&layer(below.recover(&Faults::new()), plain as u32));
+    assert_eq!(file.read(&ROOT, &mut vec![0; 5000], 5000), Err(Errno::IO));
+}
+
+#[test]
+fn recovery_can_be_interrupted() {
+    let plain = 5000;
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    let changes = [Change::Write(2500, vec![7; 15_000]), Change::Truncate(31_007), Change::Append(vec![8; 9000])];
+    for change in changes {
+        let mut new = old.clone();
+        change.apply_to(&mut new, None);
+        crash_everywhere(plain, &change, &start, |crashed, what| {
+            if !has_journal(&crashed) {
+                return;
+            }
+            for fault in [Fault::Crash, Fault::CrashInWrite { pages: 1 }, Fault::Error(Errno::IO)] {
+                for at in 1.. {
+                    let faults = Faults::new();
+                    let below = crashed.fork(&faults);
+                    faults.arm(Plan { count: Count::Changes, at, fault });
+                    let interrupted = kept(below.clone(), plain as u32, Journal::new(JOURNAL.as_bytes()));
+                    let fired = faults.fired();
+                    if fired {
+                        assert!(interrupted.unwrap_err().starts_with("journal test.journal: "), "{what}");
+                        assert!(has_journal(&below.recover(&Faults::new())), "{what}, {fault:?} at {at}");
+                    }
+                    let mounted = journaled(below.recover(&Faults::new()), plain);
+                    check(&mounted, plain, (&old, &new), &format!("{what}, then {fault:?} at {at}"));
+                    runs += 1;
+                    if !fired {
+                        break;
+                    }
+                }
+            }
+        });
+    }
+    assert!(runs > 200, "{runs}");
+}
+
+#[test]
+fn a_power_failure_leaves_old_or_new_blocks_of_a_durable_journal() {
+    let plain = 100;
+    let durable = |below: Arc<MemFs>| kept(below, plain as u32, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
+    let mut runs = 0;
+    for change in changes(plain).into_iter().filter(|change| !matches!(change, Change::Zero(..))) {
+        for at in 1.. {
+            let options = MemOptions { lose_data: true, ..MemOptions::default() };
+            let faults = Faults::new();
+            let below = MemFs::with(options, &faults);
+            let mounted = durable(below.clone());
+            let (vnode, file) = open(&mounted);
+            let mut old = Vec::new();
+            for first in [Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])] {
+                let done = first.apply(&*vnode, &*file).unwrap();
+                first.apply_to(&mut old, done);
+            }
+            file.fsync(&ROOT, false).unwrap();
+            let mut new = old.clone();
+            change.apply_to(&mut new, None);
+            faults.arm(Plan { count: Count::All, at, fault: Fault::Crash });
+            let _answer = change.apply(&*vnode, &*file);
+            let fired = faults.fired();
+            let mounted = durable(below.recover(&Faults::new()));
+            let size = check(&mounted, plain, (&old, &new), &format!("{change:?}, step {at}"));
+            assert!(size >= old.len().min(new.len()) as u64);
+            runs += 1;
+            if !fired {
+                break;
+            }
+        }
+    }
+    assert!(runs > 200, "{runs}");
+}
+
+/// Also errors of the journal, and of clearing it.
+#[test]
+fn a_failure_at_any_step_changes_all_or_nothing() {
+    let plain = 100;
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    for change in changes(plain) {
+        for (count, fault) in [
+            (Count::All, Fault::Error(Errno::IO)),
+            (Count::Changes, Fault::Error(Errno::NOSPC)),
+            (Count::All, Fault::Error(vnode::MAY_BLOCK)),
+        ] {
+            for at in 1.. {
+                let below = start.fork(&Faults::new());
+                let mounted = journaled(below.clone(), plain);
+                let (vnode, file) = open(&mounted);
+                below.faults().arm(Plan { count, at, fault });
+                let answer = change.apply(&*vnode, &*file);
+                let fired = below.faults().fired();
+                below.faults().disarm();
+                let seen = read_all(&*vnode, &*file).unwrap_or_else(|e| panic!("{e:?} after {change:?}, step {at}"));
+                let mut new = old.clone();
+                match &answer {
+                    Ok(done) => change.apply_to(&mut new, *done),
+                    // A part of the range may be zero.
+                    Err(_) if matches!(change, Change::Zero(..)) => new.clone_from(&seen),
+                    Err(_) => {}
+                }
+                assert!(seen == new, "{change:?}, {fault:?} at step {at}: {answer:?}, {} bytes", seen.len());
+                // No record remains that would be applied to it.
+                let again = journaled(below.recover(&Faults::new()), plain);
+                let (vnode, file) = open(&again);
+                assert!(read_all(&*vnode, &*file).unwrap() == seen, "{change:?}, {fault:?} at step {at}");
+                runs += 1;
+                if !fired {
+                    answer.unwrap();
+                    break;
+                }
+            }
+        }
+    }
+    assert!(runs > 300, "{runs}");
+}
+
+/// Until a record can be cleared, its file must not change.
+#[test]
+fn a_record_that_cannot_be_cleared_protects_its_file() {
+    let faults = Faults::new();
+    let below = common::memory(&faults);
+    let mounted = journaled(below.clone(), 100);
+    let (vnode, file) = open(&mounted);
+    let (_, other) = mounted.root().create(&ROOT, name("other"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    // The record and the blocks are written; then the disk fails.
+    faults.arm(Plan { count: Count::Changes, at: 3, fault: Fault::Errors(Errno::IO) });
+    assert_eq!(file.write(&ROOT, &[2; 500], 0), Ok(500));
+    faults.arm(Plan { count: Count::Changes, at: 1, fault: Fault::Errors(Errno::IO) });
+    assert_eq!(file.write(&ROOT, &[3; 500], 0), Err(Errno::IO));
+    assert_eq!(faults.changes(), 2, "only attempts to clear the record");
+    let cut = SetAttr { size: Some(100), ..SetAttr::default() };
+    assert_eq!(vnode.setattr(&ROOT, &cut, None), Err(Errno::IO));
+    assert_eq!(read_all(&*vnode, &*file), Ok(vec![2; 500]));
+    // After a crash, the record is applied to the same contents.
+    let again = journaled(below.recover(&Faults::new()), 100);
+    assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![2; 500]));
+    // The disk works again.
+    faults.reset();
+    assert_eq!(other.write(&ROOT, &[4; 500], 0), Ok(500));
+    assert_eq!(file.write(&ROOT, &[3; 500], 0), Ok(500));
+    vnode.setattr(&ROOT, &cut, None).unwrap();
+    let again = journaled(below.recover(&Faults::new()), 100);
+    assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![3; 100]));
+    drop((mounted, vnode, file, other));
+    assert!(!has_journal(&below));
+}
+
+#[test]
+fn a_full_disk_fails_writes_cleanly() {
+    for extra in 0..90 {
+        let (below, mut bytes) = prepared(4096);
+        let mounted = journaled(below.clone(), 4096);
+        let (vnode, file) = open(&mounted);
+        let used = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks * 512;
+        below.set_space(used + extra * 4096);
+        for (offset, len) in [(8192, 9000), (60_000, 30_000), (1, 40_000), (52_000, 5000)] {
+            let data = vec![extra as u8 + 20; len];
+            match file.write(&ROOT, &data, offset) {
+                Ok(n) => Change::Write(offset, data).apply_to(&mut bytes, Some(n)),
+                Err(errno) => assert_eq!(errno, Errno::NOSPC),
+            }
+            assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{extra} {offset}");
+        }
+        let again = journaled(below.recover(&Faults::new()), 4096);
+        let (vnode, file) = open(&again);
+        assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{extra}");
+    }
+}
+
+/// Returns a tree whose server was killed in the middle of overwriting `f`, and its contents.
+fn interrupted() -> (Arc<MemFs>, Vec<u8>, Vec<u8>) {
+    let (start, old) = prepared(5000);
+    let faults = Faults::new();
+    let below = start.fork(&faults);
+    let (_, file) = open(&journaled(below.clone(), 5000));
+    file.write(&ROOT, &[5], 0).unwrap();
+    faults.arm(Plan { count: Count::Changes, at: 2, fault: Fault::CrashInWrite { pages: 2 } });
+    file.write(&ROOT, &vec![7; 20_000], 0).unwrap_err();
+    let mut new = old.clone();
+    new[..20_000].fill(7);
+    let below = below.recover(&Faults::new());
+    assert!(has_journal(&below));
+    (below, old, new)
+}
+
+#[test]
+fn an_overwrite_is_completed() {
+    let (below, _, new) = interrupted();
+    let mounted = journaled(below, 5000);
+    let (vnode, file) = open(&mounted);
+    assert!(read_all(&*vnode, &*file).unwrap() == new);
+}
+
+/// A file that was changed since is left alone: another program may have written it.
+#[test]
+fn records_about_other_contents_are_ignored() {
+    type Elsewhere = fn(&Arc<dyn Vnode>);
+    let changed: [(&str, Elsewhere); 4] = [
+        ("removed", |root| root.unlink(&ROOT, name("f")).unwrap()),
+        ("size", |root| {
+            let set = SetAttr { size: Some(40_000), ..SetAttr::default() };
+            root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode.setattr(&ROOT, &set, None).unwrap();
+        }),
+        ("header", |root| {
+            let found = root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+            found.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, &[7; 18], 0).unwrap();
+        }),
+        ("journal", |root| {
+            let found = root.lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode;
+            found.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, b"?", 4096 + 9000).unwrap();
+        }),
+    ];
+    for (what, change) in changed {
+        let (below, ..) = interrupted();
+        let root: Arc<dyn Vnode> = below.root();
+        change(&root);
+        let before = below.dump().0.get(&b"f"[..]).map(|node| node.data.clone());
+        let mounted = journaled(below.clone(), 5000);
+        assert_eq!(below.dump().0.get(&b"f"[..]).map(|node| node.data.clone()), before, "{what}");
+        assert!(!has_journal(&below), "{what}");
+        drop(mounted);
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_applied_fails_the_mount() {
+    let mount = |below: &Arc<MemFs>, plain| kept(below.clone(), plain, Journal::new(JOURNAL.as_bytes())).unwrap_err();
+    let chmod = |below: &Arc<MemFs>, set: SetAttr| {
+        let journal = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode;
+        journal.setattr(&ROOT, &set, None).unwrap();
+    };
+    // Others could have written it.
+    let (below, ..) = interrupted();
+    chmod(&below, SetAttr { mode: Some(0o620), ..SetAttr::default() });
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    chmod(&below, SetAttr { mode: Some(0o600), uid: Some(77), ..SetAttr::default() });
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    chmod(&below, SetAttr { uid: Some(rustix_uid()), ..SetAttr::default() });
+    below.root().link(&ROOT, name("link"), &below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode).unwrap();
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    below.root().unlink(&ROOT, name("link")).unwrap();
+    // Another layout.
+    assert!(mount(&below, 100).contains("it is damaged, or of another version"));
+    // A read-only layer does not touch it.
+    let read_only =
+        Template::over(below.clone()).format(layout(5000), Summed).journal(Journal::new(JOURNAL.as_bytes()));
+    let read_only = read_only.read_only().build().unwrap();
+    assert_eq!(names(&read_only.root()), ["f"]);
+    assert!(has_journal(&below));
+    assert_eq!(
+        mount(
+            &{
+                below.set_read_only(false);
+                below.faults().arm(Plan { count: Count::All, at: 6, fault: Fault::Error(Errno::IO) });
+                below.clone()
+            },
+            5000
+        )
+        .split(": ")
+        .next(),
+        Some("journal test.journal")
+    );
+    below.faults().reset();
+    let (vnode, file) = open(&journaled(below, 5000));
+    assert_eq!(read_all(&*vnode, &*file).unwrap()[..20_000], vec![7; 20_000]);
+    // Settings that make no sense.
+    let over = || Template::over(MemFs::new());
+    assert_eq!(over().journal(Journal::new(b"j")).build().unwrap_err(), "a journal needs a file format");
+    let slash = over().format(layout(10), Summed).journal(Journal::new(b"a/b")).build().unwrap_err();
+    assert_eq!(slash, "journal a/b: this is not a file name");
+}
+
+/// The owner of a file may have removed its write permission while it was being written.
+#[test]
+fn a_file_without_write_permission_is_restored() {
+    let (below, _, new) = interrupted();
+    let found = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    found.setattr(&ROOT, &SetAttr { mode: Some(0o400), ..SetAttr::default() }, None).unwrap();
+    let mounted = journaled(below, 5000);
+    let (vnode, file) = (mounted.root().lookup(&ROOT, name("f")).unwrap().unwrap(), open(&mounted).1);
+    assert!(read_all(&*vnode.vnode, &*file).unwrap() == new);
+    assert_eq!(vnode.attr.perm(), 0o400);
+}
+
+#[test]
+fn a_second_server_is_noticed() {
+    let below = MemFs::new();
+    let (first, second) = (journaled(below.clone(), 100), journaled(below.clone(), 100));
+    let (_, file) = open(&first);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    let (entry, other) = second.root().create(&ROOT, name("g"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(other.write(&ROOT, &[1; 500], 0), Err(Errno::BUSY));
+    assert_eq!(entry.vnode.getattr(&ROOT).unwrap().size, 0);
+    drop((second, entry, other));
+    assert!(has_journal(&below));
+}
+
+#[test]
+fn writers_of_several_files_share_the_journal() {
+    let below = MemFs::new();
+    let mounted = journaled(below.clone(), 1000);
+    std::thread::scope(|scope| {
+        for index in 0..4_u8 {
+            let root = mounted.root();
+            scope.spawn(move || {
+                let cx = user(0, 0, 0);
+                let (_, file) = root.create(&cx, name(&format!("{index}")), 0o644, OpenFlags::RDWR).unwrap();
+                for round in 0..100_u64 {
+                    let at = round * 777 % 20_000;
+                    file.write(&cx, &[index; 3000], at).unwrap();
+                    let mut out = [0; 3000];
+                    assert_eq!(file.read(&cx, &mut out, at), Ok(3000));
+                    assert!(out == [index; 3000]);
+                }
+            });
+        }
+    });
+    let journal = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().attr.size;
+    // At most one slot per thread.
+    assert!(journal <= 4096 + 4 * (300 << 10), "{journal}");
+    drop(mounted);
+    assert!(!has_journal(&below));
+}
