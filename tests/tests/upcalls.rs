@@ -33,7 +33,12 @@ struct NotifyingLayer {
 
 impl Layer for NotifyingLayer {
     fn properties(&self) -> Properties {
-        Properties { varies_by_caller: self.varies, data_varies_by_caller: self.varies, ..self.lower.properties() }
+        Properties {
+            varies_by_caller: self.varies,
+            attributes_vary_by_caller: self.varies,
+            data_varies_by_caller: self.varies,
+            ..self.lower.properties()
+        }
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::Layer;
-use wrapfs::hooks::Layout;
+use wrapfs::hooks::{Journal, Layout};
 use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
 
 /// The declaration of `cryptfs`.
@@ -60,6 +60,13 @@ pub const LAYER: LayerType = LayerType {
                    unlocks.",
         },
         OptionSpec { name: "config", value: Some("FILE"), help: "Use FILE in place of gocryptfs.conf in the volume." },
+        OptionSpec {
+            name: "journal",
+            value: Some("kill|power|off"),
+            help: "What no block may be torn by: a killed server (kill, the default), or a power failure, too (power), for which \
+                   each write waits three times for the medium. With off, both can make blocks unreadable that were being \
+                   overwritten.",
+        },
         OptionSpec {
             name: "idle",
             value: Some("SECONDS"),
@@ -120,8 +127,22 @@ fn source(given: &[&str], settings: &Settings) -> Result<KeySource, String> {
     })
 }
 
+/// The file of the journal. gocryptfs reserves all names that begin like this.
+const JOURNAL: &[u8] = b"gocryptfs.strata-journal";
+
+fn journal(settings: &Settings) -> Result<Option<Journal>, String> {
+    let journal = Journal::new(JOURNAL);
+    match settings.text("journal")? {
+        None | Some("kill") => Ok(Some(journal)),
+        Some("power") => Ok(Some(journal.durable())),
+        Some("off") => Ok(None),
+        Some(other) => Err(format!("journal={other}: it is none of kill, power, off")),
+    }
+}
+
 /// Blocks are read, changed and written again, so another server must not change them meanwhile.
 fn needs(settings: &Settings) -> Result<Needs, String> {
+    journal(settings)?;
     let asks = matches!(Holder::of(settings)?, Holder::Mount(KeySource::Ask));
     Ok(Needs { sole_user: true, asks_passphrase: asks, ..Needs::NONE })
 }
@@ -144,11 +165,15 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, S
         }
     };
     let keyring = keyring.map_err(|errno| format!("can't list the volume: {errno}"))?;
-    layer(lower, &keyring)
+    layer(lower, &keyring, journal(settings)?)
 }
 
 /// Returns the layer over `lower` with the keys of `keyring`.
-pub(crate) fn layer(lower: Arc<dyn Layer>, keyring: &Arc<Keyring>) -> Result<Arc<dyn Layer>, String> {
+pub(crate) fn layer(
+    lower: Arc<dyn Layer>,
+    keyring: &Arc<Keyring>,
+    journal: Option<Journal>,
+) -> Result<Arc<dyn Layer>, String> {
     let flags = keyring.volume.flags;
     let sizes = cryptformat::Layout::of(flags.cipher);
     let layout = (u32::try_from(sizes.header).ok())
@@ -166,6 +191,9 @@ pub(crate) fn layer(lower: Arc<dyn Layer>, keyring: &Arc<Keyring>) -> Result<Arc
     };
     if keyring.is_per_session() {
         template = template.varies_by_caller().commands(KeyCommands(Arc::clone(keyring)));
+    }
+    if let Some(journal) = journal {
+        template = template.journal(journal);
     }
     let attached = Arc::downgrade(keyring);
     template = template.attached(move |upcalls| {

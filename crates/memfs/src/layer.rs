@@ -150,6 +150,7 @@ impl Layer for MemFs {
             read_only: self.fs.is_read_only(),
             may_hang: self.fs.options.may_hang,
             varies_by_caller: self.fs.options.varies_by_caller,
+            attributes_vary_by_caller: self.fs.options.varies_by_caller,
             data_varies_by_caller: self.fs.options.varies_by_caller,
             ..Properties::default()
         }

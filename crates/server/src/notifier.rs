@@ -341,8 +341,9 @@ pub(crate) struct UpcallHandler {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) notifier: Arc<NotificationQueue>,
     pub(crate) files: Arc<Files>,
-    /// Whether the kernel caches no names, attributes and listings.
-    pub(crate) caches_pages_alone: bool,
+    /// Whether the kernel caches names and listings.
+    pub(crate) caches_names: bool,
+    pub(crate) caches_attributes: bool,
 }
 
 impl std::fmt::Debug for UpcallHandler {
@@ -362,7 +363,7 @@ impl UpcallHandler {
 /// cache.
 impl Upcalls for UpcallHandler {
     fn entry_changed(&self, dir: u64, name: Name<'_>) {
-        if self.caches_pages_alone {
+        if !self.caches_names {
             return;
         }
         let dir = self.node(dir);
@@ -377,7 +378,7 @@ impl Upcalls for UpcallHandler {
     }
 
     fn attributes_changed(&self, vnode: u64) {
-        if self.caches_pages_alone {
+        if !self.caches_attributes {
             return;
         }
         self.notifier.enqueue(Notification::Attributes(self.node(vnode)));

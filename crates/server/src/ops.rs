@@ -51,7 +51,7 @@ impl Server {
         let properties = layer.properties();
         let nodes = Arc::new(Nodes::new(layer.root()));
         let notifier = NotificationQueue::new(Arc::clone(&nodes));
-        let cache = if properties.varies_by_caller { Duration::ZERO } else { config.cache };
+        let cache = if properties.attributes_vary_by_caller { Duration::ZERO } else { config.cache };
         let mut files = if properties.data_varies_by_caller { Files::varying() } else { Files::default() };
         files.open_cache = config.cached_data.then(|| OpenCache::new(cache));
         files.keep_flush = properties.needs_flush;
@@ -62,7 +62,8 @@ impl Server {
             nodes: Arc::clone(&nodes),
             notifier: Arc::clone(&notifier),
             files: Arc::clone(&files),
-            caches_pages_alone: properties.varies_by_caller,
+            caches_names: !properties.varies_by_caller,
+            caches_attributes: !properties.attributes_vary_by_caller,
         };
         layer.attach(Arc::new(upcalls));
         Self {
@@ -71,7 +72,7 @@ impl Server {
             listing_cache: ListingCache::default(),
             notifier,
             cache,
-            names: if properties.merges_names { Duration::ZERO } else { cache },
+            names: if properties.merges_names || properties.varies_by_caller { Duration::ZERO } else { config.cache },
             xattrs: config.xattrs,
             properties,
             stack_depth: config.stack_depth,

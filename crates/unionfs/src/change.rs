@@ -143,6 +143,11 @@ fn check_announced(member: &Member, announced: &Properties) -> Outcome<()> {
     let own = member.properties();
     let new = [
         (own.varies_by_caller, announced.varies_by_caller, "shows different callers different files"),
+        (
+            own.attributes_vary_by_caller,
+            announced.attributes_vary_by_caller,
+            "shows different callers different attributes",
+        ),
         (own.data_varies_by_caller, announced.data_varies_by_caller, "shows different callers different data"),
         (own.merges_names, announced.merges_names, "finds files by several spellings of their names"),
         (own.needs_flush, announced.needs_flush, "reports errors only when files are closed"),

@@ -1172,6 +1172,7 @@ fn branches_for_which_the_server_is_not_prepared_are_refused() {
     let none = Properties::default();
     let special = [
         Properties { varies_by_caller: true, ..none },
+        Properties { attributes_vary_by_caller: true, ..none },
         Properties { data_varies_by_caller: true, ..none },
         Properties { merges_names: true, ..none },
         Properties { needs_flush: true, ..none },

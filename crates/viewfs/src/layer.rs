@@ -83,7 +83,7 @@ impl Layer for ViewFs {
     fn properties(&self) -> Properties {
         let all = self.shared.views.iter().map(|view| view.layer.properties());
         let joined = all.reduce(Properties::join).unwrap_or_default();
-        Properties { varies_by_caller: true, data_varies_by_caller: true, ..joined }
+        Properties { varies_by_caller: true, attributes_vary_by_caller: true, data_varies_by_caller: true, ..joined }
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {

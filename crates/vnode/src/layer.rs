@@ -28,9 +28,12 @@ pub struct Properties {
     /// and a program that opens `FOO` would write to the removed or renamed file.
     pub merges_names: bool,
 
-    /// Different callers see different names or attributes, or the layer must ask at each lookup
-    /// and open who the caller is. The kernel then caches no names, attributes and listings.
+    /// Different callers see different names, or some see none. The kernel then caches no names,
+    /// listings and link targets, so that the layer is asked at each step of a path.
     pub varies_by_caller: bool,
+
+    /// Different callers see different attributes of one object. The kernel then caches none.
+    pub attributes_vary_by_caller: bool,
 
     /// Different callers who have one file open see different data. The kernel then caches no data,
     /// except of mapped files.
@@ -49,6 +52,7 @@ impl Properties {
             audits_refusals: self.audits_refusals || other.audits_refusals,
             merges_names: self.merges_names || other.merges_names,
             varies_by_caller: self.varies_by_caller || other.varies_by_caller,
+            attributes_vary_by_caller: self.attributes_vary_by_caller || other.attributes_vary_by_caller,
             data_varies_by_caller: self.data_varies_by_caller || other.data_varies_by_caller,
         }
     }
