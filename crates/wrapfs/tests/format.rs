@@ -4,11 +4,17 @@
 
 mod common;
 
-use common::format::{Change, PUNCH, Random, changes, layer, layout, open, prepared, read_all};
+use common::format::{Change, PUNCH, Random, Summed, changes, layer, layout, open, prepared, read_all};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vnode::{Errno, Layer, OpenFile, OpenFlags, SetAttr, Whence};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use std::time::Duration;
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Whence};
+use wrapfs::Template;
+use wrapfs::hooks::{FileFormat, FormatBlock, Object};
 
 #[test]
 fn format_layers_conform() {
@@ -291,4 +297,57 @@ fn readers_see_whole_writes() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// A costly format: its blocks are processed on several threads.
+#[derive(Debug, Default)]
+struct Slow {
+    threads: Arc<Mutex<HashSet<ThreadId>>>,
+}
+
+impl FileFormat for Slow {
+    fn new_header(&self, cx: &Cx<'_>, file: &Object<'_>, header: &mut [u8]) -> Result<()> {
+        Summed.new_header(cx, file, header)
+    }
+
+    fn check_header(&self, cx: &Cx<'_>, file: &Object<'_>, header: &[u8]) -> Result<()> {
+        Summed.check_header(cx, file, header)
+    }
+
+    fn encode_block(&self, cx: &Cx<'_>, at: &FormatBlock<'_>, plain: &[u8], stored: &mut [u8]) -> Result<()> {
+        self.threads.lock().unwrap().insert(std::thread::current().id());
+        std::thread::sleep(Duration::from_micros(100));
+        Summed.encode_block(cx, at, plain, stored)
+    }
+
+    fn decode_block(&self, cx: &Cx<'_>, at: &FormatBlock<'_>, stored: &[u8], plain: &mut [u8]) -> Result<()> {
+        self.threads.lock().unwrap().insert(std::thread::current().id());
+        std::thread::sleep(Duration::from_micros(100));
+        Summed.decode_block(cx, at, stored, plain)
+    }
+}
+
+#[test]
+fn costly_blocks_are_shared_between_threads() {
+    let below = MemFs::new();
+    let hook = Slow::default();
+    let threads = Arc::clone(&hook.threads);
+    let mounted = Template::over(below.clone()).format(layout(1000), hook).build().unwrap();
+    let (vnode, file) = open(&mounted);
+    let bytes: Vec<u8> = (0..300_777).map(|i| (i * 7 % 251) as u8).collect();
+    for (at, len) in [(0, 300_777), (150, 100_000), (299_000, 1777), (5500, 200_001)] {
+        file.write(&ROOT, &bytes[at..at + len], at as u64).unwrap();
+    }
+    assert!(read_all(&*vnode, &*file).unwrap() == bytes);
+    let mut out = vec![0; 100_001];
+    assert_eq!(file.read(&ROOT, &mut out, 77_777), Ok(100_001));
+    assert!(out == bytes[77_777..177_778]);
+    // Some helper thread had time, unless there is only one processor.
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert!(threads.lock().unwrap().len() >= cpus.min(2));
+    // An error of one of the threads.
+    let raw = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+    raw.write(&ROOT, b"?", layout(1000).start_of(123) + 50).unwrap();
+    assert_eq!(file.read(&ROOT, &mut out, 77_777), Err(Errno::IO));
+    assert_eq!(file.read(&ROOT, &mut out, 124_000), Ok(100_001));
 }

@@ -107,6 +107,8 @@ pub struct FormatBlock<'a> {
 /// overwritten. The last block of a file is shorter if the file ends within it. A whole stored
 /// block of zeros is a hole: it reads as zeros and never reaches the hook. Blocks of zeros that a
 /// program writes do reach it.
+///
+/// The blocks of one request may be encoded or decoded on several threads at once.
 pub trait FileFormat: Send + Sync + fmt::Debug {
     /// The file is being opened or created, or is truncated without an open file. The result belongs
     /// to that open file, and every block that is read or written through it gets it. It is dropped

@@ -15,6 +15,7 @@
 //! * objects in use: `record`, `paths`, `table`
 //! * `watch` (observing operations), `commands` (control channel)
 //! * the interface: `vnode_impl`, `node`, `file`; construction: `build`, `core`
+//! * `parallel` (work on many blocks at once)
 //! * hooks: `guard` (around every call), `inverse` (checks in debug builds)
 
 mod attributes;
@@ -38,6 +39,7 @@ mod lower_io;
 mod names;
 mod node;
 mod open;
+mod parallel;
 mod paths;
 mod readdir;
 mod record;

@@ -3,9 +3,13 @@
 use super::super::data::{Scratch, is_zero};
 use super::super::guard::guard;
 use super::super::inverse;
+use super::super::parallel;
 use super::file::FormatFile;
 use crate::hooks::FormatBlock;
 use vnode::{Cx, Errno, Result};
+
+/// Number of plain bytes that a thread processes at a time; at least a block.
+const PIECE: usize = 16 << 10;
 
 /// A block: its file's header and its number.
 pub(super) type At<'a> = (&'a [u8], u64);
@@ -46,13 +50,19 @@ impl FormatFile<'_> {
         Ok(done + to.len() + self.decode_part(cx, (header, number + whole as u64), tail, (0, out))?)
     }
 
+    /// Returns the number of blocks that a thread processes at a time.
+    pub(super) fn piece(&self) -> usize {
+        (PIECE / self.layout().plain() as usize).max(1)
+    }
+
     /// Decodes whole blocks.
     fn decode_whole(&self, cx: &Cx<'_>, (header, first): At<'_>, stored: &[u8], plain: &mut [u8]) -> Result<()> {
-        let stored = stored.chunks_exact(self.layout().stored() as usize);
-        let plain = plain.chunks_exact_mut(self.layout().plain() as usize);
-        (first..)
-            .zip(stored.zip(plain))
-            .try_for_each(|(number, (from, to))| self.decode(cx, (header, number), from, to))
+        let (block, size, piece) = (self.layout().stored() as usize, self.layout().plain() as usize, self.piece());
+        let pieces = stored.chunks(piece * block).zip(plain.chunks_mut(piece * size));
+        parallel::for_each((first..).step_by(piece).zip(pieces), |(first, (stored, plain))| {
+            let mut blocks = (first..).zip(stored.chunks_exact(block).zip(plain.chunks_exact_mut(size)));
+            blocks.try_for_each(|(number, (from, to))| self.decode(cx, (header, number), from, to))
+        })
     }
 
     /// Decodes a block, and copies as much as `out` takes of it after the first `skip` bytes.

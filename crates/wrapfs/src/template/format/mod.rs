@@ -14,6 +14,7 @@ pub(crate) use file::FormatFile;
 
 use super::guard::guard;
 use super::journal::Journal;
+use super::parallel;
 use super::table::Table;
 use crate::hooks::{FileFormat, Layout, Object, State};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -46,6 +47,7 @@ pub(crate) struct FormatInode {
 
 impl Formatted {
     pub(crate) fn new(layout: Layout, hook: Box<dyn FileFormat>) -> Self {
+        parallel::prepare();
         Self { layout, hook, table: Table::new(), journal: None }
     }
 

@@ -1,4 +1,5 @@
 use super::super::data::{Scratch, blocking};
+use super::super::parallel;
 use super::file::{FormatFile, Undo};
 use super::protect::{Change, Stored};
 use std::sync::Arc;
@@ -165,9 +166,11 @@ impl<'f> FormatFile<'f> {
         let (size, block) = (self.layout().plain(), self.layout().stored());
         let last = self.stored_len(plan.block(stop - 1, size)?.len());
         let mut stored = self.buffer(((stop - 1 - first) * block) as usize + last);
-        for (number, out) in (first..).zip(stored.chunks_mut(block as usize)) {
-            self.encode(cx, (&plan.header, number), plan.block(number, size)?, out)?;
-        }
+        let pieces = (first..).step_by(self.piece()).zip(stored.chunks_mut(self.piece() * block as usize));
+        parallel::for_each(pieces, |(first, stored)| {
+            let mut blocks = (first..).zip(stored.chunks_mut(block as usize));
+            blocks.try_for_each(|(number, out)| self.encode(cx, (&plan.header, number), plan.block(number, size)?, out))
+        })?;
         Ok(stored)
     }
 
