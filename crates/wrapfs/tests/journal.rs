@@ -5,8 +5,10 @@
 mod common;
 
 use common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
+use common::untrusted;
 use conformance::fixture::{ROOT, name, names, user};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+use proptest::prelude::{any, proptest};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
 use wrapfs::Template;
@@ -465,4 +467,28 @@ fn writers_of_several_files_share_the_journal() {
     assert!(journal <= 4096 + 4 * (300 << 10), "{journal}");
     drop(mounted);
     assert!(!has_journal(&below));
+}
+
+proptest! {
+    #[test]
+    fn any_journal_can_be_read(records: Vec<u8>, corrected: bool) {
+        untrusted::recover(&records, corrected);
+    }
+
+    /// Records about the file, with sizes near its own.
+    #[test]
+    fn any_record_can_be_applied(
+        mut fields in proptest::array::uniform4(0..1500_u64),
+        near in 0..3_usize,
+        data in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        if let Some(field) = fields.get_mut(near) {
+            *field = 644;
+        }
+        let mut record = vec![0; 64];
+        record.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+        record.resize(128, 0);
+        record.extend(data);
+        untrusted::recover(&record, true);
+    }
 }

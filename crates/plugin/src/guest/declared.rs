@@ -105,6 +105,7 @@ fn check_supported(hooks: &Hooks) -> Result<(), String> {
         (hooks.commands.is_some(), "has control-channel commands"),
         (hooks.format.is_some(), "has a file format"),
         (hooks.xattrs.is_some(), "translates extended attributes"),
+        (hooks.journal.is_some(), "keeps a journal"),
         (hooks.varies_by_caller, "shows different callers different files"),
         (hooks.attached.is_some(), "reports changes to the mount"),
     ];

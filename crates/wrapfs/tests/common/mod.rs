@@ -3,6 +3,7 @@
 
 pub(crate) mod format;
 pub(crate) mod store;
+pub(crate) mod untrusted;
 
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;

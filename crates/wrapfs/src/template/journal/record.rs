@@ -119,6 +119,13 @@ impl Record {
         Some((Self { number, generation, header, before, after, size, offset, len, time }, sum))
     }
 
+    /// Whether a change of a file with a header of `header` bytes can look like this.
+    pub(super) fn is_possible(&self, header: u64) -> bool {
+        let end = self.offset.checked_add(self.len.into());
+        let has_room = self.len == 0 || (self.offset >= header && end.is_some_and(|end| end <= self.size));
+        has_room && self.explains(self.size) && self.before.max(self.after) <= i64::MAX.cast_unsigned()
+    }
+
     /// Whether a file of this size may be in the middle of the change.
     pub(super) fn explains(&self, size: u64) -> bool {
         (self.before.min(self.after)..=self.before.max(self.after)).contains(&size)
@@ -202,5 +209,13 @@ mod tests {
         assert_eq!(Record::parse(&buffer[..PREFIX - 1]), None);
         assert!(example().explains(4146) && example().explains(8274));
         assert!(!example().explains(4145) && !example().explains(8275));
+        assert!(example().is_possible(18) && !example().is_possible(19));
+        let wrong = [
+            Record { size: 4145, ..example() },
+            Record { offset: 4142, ..example() },
+            Record { offset: u64::MAX, ..example() },
+            Record { after: u64::MAX, ..example() },
+        ];
+        assert!(wrong.iter().all(|record| !record.is_possible(18)));
     }
 }

@@ -91,7 +91,8 @@ impl Journal {
         slot: u64,
         (prefix, record, sum): (&[u8], &Record, u32),
     ) -> Result<Option<Scratch>> {
-        if PREFIX as u64 + u64::from(record.len) > self.slot {
+        let is_possible = record.is_possible(self.layout.header());
+        if !is_possible || PREFIX as u64 + u64::from(record.len) > self.slot {
             return Ok(None);
         }
         let mut data = Scratch::take(record.len as usize);
