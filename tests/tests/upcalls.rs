@@ -57,7 +57,7 @@ impl Layer for NotifyingLayer {
         self.lower.vnode(cx, number)
     }
 
-    forward!(lower: commands, sync);
+    forward!(lower: commands, sync, unmounted);
 }
 
 struct Fixture {

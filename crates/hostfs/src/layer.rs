@@ -667,6 +667,8 @@ impl Layer for HostFs {
             other => other,
         }
     }
+
+    fn unmounted(&self) {}
 }
 
 impl HostVnode {

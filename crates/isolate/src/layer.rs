@@ -40,7 +40,7 @@ impl Layer for Isolate {
         self.root.clone()
     }
 
-    forward!(lower: attach, commands, sync);
+    forward!(lower: attach, commands, sync, unmounted);
 
     fn properties(&self) -> Properties {
         let lower = self.lower.properties();

@@ -138,6 +138,8 @@ impl Layer for Subtree {
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.whole.sync(cx)
     }
+
+    fn unmounted(&self) {}
 }
 
 impl Layer for MemFs {
@@ -187,4 +189,6 @@ impl Layer for MemFs {
         }
         Ok(())
     }
+
+    fn unmounted(&self) {}
 }

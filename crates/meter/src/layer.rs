@@ -38,7 +38,7 @@ impl Layer for Meter {
         self.root.clone()
     }
 
-    forward!(lower: properties, attach, reports, commands);
+    forward!(lower: properties, attach, reports, commands, unmounted);
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         let lower = self.counts.begin(Operation::Vnode).end(self.lower.vnode(cx, number))?;

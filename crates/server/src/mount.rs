@@ -52,9 +52,11 @@ fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Fi
 }
 
 impl Mounted {
-    /// Blocks until the stack is unmounted, by [`Self::stop`] or umount(8).
+    /// Blocks until the stack is unmounted, by [`Self::stop`] or umount(8), and lets the layers
+    /// remove what they keep only while they are mounted.
     pub fn wait(&self) {
         self.session.wait();
+        self.layer.unmounted();
     }
 
     /// Unmounts, lazily if busy. May be called from any thread.

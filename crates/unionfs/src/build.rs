@@ -210,4 +210,8 @@ impl Layer for Unionfs {
         }
         done
     }
+
+    fn unmounted(&self) {
+        self.core.branches.get().order.iter().for_each(|branch| branch.state.layer.unmounted());
+    }
 }

@@ -1136,6 +1136,7 @@ impl Layer for Special {
     fn sync(&self, cx: &vnode::Cx<'_>) -> vnode::Result<()> {
         self.0.sync(cx)
     }
+    fn unmounted(&self) {}
 }
 
 /// Ignores all notifications.

@@ -82,7 +82,7 @@ impl<'a> Case<'a> {
             (Err(e), new) => {
                 let injected = match fault {
                     Fault::Error(e) | Fault::Errors(e) => e,
-                    Fault::Crash => Errno::IO,
+                    Fault::Crash | Fault::CrashInWrite { .. } => Errno::IO,
                 };
                 let refused = new.as_ref().is_err_and(|r| r.contains(&e));
                 if e != injected && !refused {

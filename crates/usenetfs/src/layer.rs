@@ -63,7 +63,7 @@ impl Layer for UsenetFs {
         self.root.clone()
     }
 
-    forward!(lower: properties, sync);
+    forward!(lower: properties, sync, unmounted);
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {
         // Entries of a managed directory lie in other directories below.

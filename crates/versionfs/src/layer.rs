@@ -208,7 +208,7 @@ impl Layer for VersionFs {
         Arc::clone(&self.root)
     }
 
-    forward!(lower: sync);
+    forward!(lower: sync, unmounted);
 
     fn properties(&self) -> Properties {
         let lower = self.lower.properties();

@@ -117,4 +117,8 @@ impl Layer for ViewFs {
         }
         result
     }
+
+    fn unmounted(&self) {
+        self.shared.views.iter().for_each(|view| view.layer.unmounted());
+    }
 }

@@ -38,6 +38,7 @@ macro_rules! method {
     ($how:tt reports) => { $crate::method_body! { $how [self, reports] -> ::core::option::Option<::std::sync::Arc<dyn $crate::Reports>> } };
     ($how:tt commands) => { $crate::method_body! { $how [self, commands] -> ::std::vec::Vec<$crate::Command> } };
     ($how:tt sync) => { $crate::method_body! { $how [self, sync, cx: &$crate::Cx<'_>] -> $crate::Result<()> } };
+    ($how:tt unmounted) => { $crate::method_body! { $how [self, unmounted] -> () } };
     // Vnode
     ($how:tt id) => { $crate::method_body! { $how [self, id] -> u64 } };
     ($how:tt generation) => { $crate::method_body! { $how [self, generation] -> u32 } };

@@ -111,4 +111,9 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// # Errors
     /// As syncfs(2).
     fn sync(&self, cx: &Cx<'_>) -> Result<()>;
+
+    /// The file system has been unmounted, and no operation follows: the layer removes what it
+    /// keeps below only while it is mounted. A layer passes the call on to the layers below. Not
+    /// called if the server is killed. Open files and vnodes can still exist.
+    fn unmounted(&self);
 }

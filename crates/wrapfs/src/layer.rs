@@ -54,5 +54,5 @@ impl Layer for WrapFs {
         Ok(Arc::new(WrapVnode::over(lower)))
     }
 
-    forward!(lower: properties, attach, reports, commands, sync);
+    forward!(lower: properties, attach, reports, commands, sync, unmounted);
 }

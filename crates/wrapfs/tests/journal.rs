@@ -58,6 +58,23 @@ fn the_journal_is_hidden_and_removed_with_the_layer() {
     assert!(!has_journal(&below));
 }
 
+/// The server ends without dropping the layer, since files and reports refer to it.
+#[test]
+fn the_journal_is_removed_by_an_unmount() {
+    let below = MemFs::new();
+    let mounted = Template::over(journaled(below.clone(), 100)).build().unwrap();
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    mounted.unmounted();
+    assert!(!has_journal(&below));
+    // A write that is late creates it again.
+    file.write(&ROOT, &[2; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    drop((mounted, file));
+    assert!(!has_journal(&below));
+}
+
 fn rustix_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

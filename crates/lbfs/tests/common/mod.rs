@@ -106,6 +106,7 @@ impl Layer for Gated {
     fn sync(&self, _cx: &Cx<'_>) -> Result<()> {
         Ok(())
     }
+    fn unmounted(&self) {}
 }
 
 impl Vnode for GatedVnode {

@@ -93,5 +93,5 @@ impl Layer for Reporting {
         Vec::new()
     }
 
-    forward!(lower: properties, sync);
+    forward!(lower: properties, sync, unmounted);
 }

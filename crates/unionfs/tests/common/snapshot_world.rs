@@ -16,8 +16,6 @@ pub const OPTIONS: MemOptions = MemOptions {
     space: 1 << 30,
     may_hang: false,
     varies_by_caller: false,
-    attributes_vary_by_caller: false,
-    data_varies_by_caller: false,
     generation: 5,
     backing: true,
 };

@@ -223,7 +223,7 @@ impl Layer for Kernel {
         Arc::new(Inode { state: Arc::clone(&self.state), lower: self.layer.root() })
     }
 
-    forward!(layer: properties, attach, reports, commands, sync);
+    forward!(layer: properties, attach, reports, commands, sync, unmounted);
 
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>> {
         let lower = self.layer.vnode(cx, number)?;

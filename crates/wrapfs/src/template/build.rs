@@ -292,4 +292,11 @@ impl Layer for TemplateFs {
     fn sync(&self, cx: &Cx<'_>) -> Result<()> {
         self.core.lower.sync(cx)
     }
+
+    fn unmounted(&self) {
+        if let Some(journal) = self.core.format.as_ref().and_then(|format| format.journal.as_ref()) {
+            journal.remove();
+        }
+        self.core.lower.unmounted();
+    }
 }

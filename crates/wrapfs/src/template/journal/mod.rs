@@ -27,7 +27,8 @@ const FIRST_SLOT: u64 = 4096;
 /// `fallocate` mode: keep the size.
 const KEEP_SIZE: u32 = 1;
 
-/// The journal of a layer. Its file is created at the first change, and removed with the layer.
+/// The journal of a layer. Its file is created at the first change, and removed when the layer is
+/// unmounted or dropped.
 #[derive(Debug)]
 pub(crate) struct Journal {
     lower: Arc<dyn Layer>,
@@ -201,14 +202,18 @@ impl Drop for Recorded<'_> {
     }
 }
 
-impl Drop for Journal {
-    /// Removes the file, unless it contains a record, or was replaced.
-    fn drop(&mut self) {
-        let (cx, state) = (self.own(), self.state.get_mut());
-        if state.file.take().is_none() || !state.stuck.is_empty() {
+impl Journal {
+    /// Removes the file, unless it contains a record, or was replaced. The next change creates it
+    /// again.
+    pub(crate) fn remove(&self) {
+        let mut state = self.state.lock();
+        // A slot that is not free has a record.
+        if state.file.is_none() || state.free.len() as u64 != state.count {
             return;
         }
-        let root = self.lower.root();
+        (state.file, state.count) = (None, 0);
+        state.free.clear();
+        let (root, cx) = (self.lower.root(), self.own());
         let removed = Name::new(&self.setting.name).and_then(|name| match root.lookup(&cx, name)? {
             Some(entry) if entry.vnode.id() == state.id => root.unlink(&cx, name),
             _ => Ok(()),
@@ -216,5 +221,11 @@ impl Drop for Journal {
         if let Err(errno) = removed {
             tracing::warn!(%errno, "cannot remove the journal {:?}", self.setting.name.escape_ascii().to_string());
         }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
