@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::time::Duration;
+use strata_tests::crypt::Volume;
 use strata_tests::suite::fsx;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long};
 
@@ -43,11 +44,27 @@ fn over_a_directory(mebibytes: u64, spec: impl Fn(&Path) -> Spec) {
     let sandbox = Sandbox::with_time(Duration::from_secs(200));
     let disk = sandbox.ext4("disk", mebibytes);
     make(&disk.join("old"));
-    let mut mounted = Mounted::new(spec(&disk), &sandbox.path("m"));
-    exercise(&sandbox, &mounted.path("new"));
-    exercise(&sandbox, &mounted.path("old"));
+    exercise_old_and_new(&sandbox, spec(&disk));
+}
+
+fn encrypted(flags: &[&str], transport: Transport) {
+    let sandbox = Sandbox::with_time(Duration::from_secs(200));
+    let volume = Volume::new(&sandbox.ext4("disk", 256).join("volume"), flags);
+    {
+        let mounted = Mounted::new(volume.spec(transport), &sandbox.path("m"));
+        make(&mounted.path("old"));
+    }
+    exercise_old_and_new(&sandbox, volume.spec(transport));
+    let fsck = volume.fsck();
+    assert!(fsck.status.success(), "{}", fsck.text);
+}
+
+fn exercise_old_and_new(sandbox: &Sandbox, spec: Spec) {
+    let mut mounted = Mounted::new(spec, &sandbox.path("m"));
+    exercise(sandbox, &mounted.path("new"));
+    exercise(sandbox, &mounted.path("old"));
     mounted.remount();
-    exercise(&sandbox, &mounted.path("new"));
+    exercise(sandbox, &mounted.path("new"));
 }
 
 fn union(transport: Transport) {
@@ -96,4 +113,19 @@ fn versions_ring() {
 #[test]
 fn versions_device() {
     versions("full", Transport::Device);
+}
+
+#[test]
+fn encrypted_ring() {
+    encrypted(&[], Transport::Ring);
+}
+
+#[test]
+fn encrypted_device() {
+    encrypted(&["-aessiv"], Transport::Device);
+}
+
+#[test]
+fn encrypted_with_xchacha() {
+    encrypted(&["-xchacha"], Transport::Ring);
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use strata_tests::crypt::Volume;
 use strata_tests::handle::{Handle, drop_caches};
 use strata_tests::process::sh;
 use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
@@ -248,6 +249,19 @@ fn layers(transport: Transport) {
     }
 }
 
+/// Encrypted names, with and without a state in each directory.
+fn encrypted(transport: Transport) {
+    for flags in [&[][..], &["-deterministic-names"], &["-plaintextnames"]] {
+        let sandbox = Sandbox::new();
+        for dir in ext4_and_tmpfs(&sandbox) {
+            let volume = Volume::new(&dir.join("volume"), flags);
+            let mut top = Mounted::new(volume.spec(transport), &sandbox.path("s"));
+            fill(top.dir());
+            handles_survive_changes(&mut top);
+        }
+    }
+}
+
 /// A union in a stack, over a branch that is a Strata mount: a FUSE mount supplies no
 /// file handles to the server.
 fn stacks(transport: Transport) {
@@ -371,6 +385,7 @@ fn opening_a_handle_costs_one_request(transport: Transport) {
 }
 
 on_both_transports! {
-    null_layers, unions, layers, stacks, managed_directories, replicas, handles_never_open_objects_outside_the_mount,
+    null_layers, unions, layers,
+    encrypted, stacks, managed_directories, replicas, handles_never_open_objects_outside_the_mount,
     reused_inode_numbers_are_different_objects, opening_a_handle_costs_one_request
 }

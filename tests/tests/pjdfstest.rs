@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_tests::crypt::Volume;
 use strata_tests::oracle::population::{build, population};
 use strata_tests::suite::{Cases, pjdfstest, regressions};
 use strata_tests::{Delete, Mounted, Sandbox, Spec, Transport};
@@ -77,6 +78,17 @@ fn versions(transport: Transport) {
     fixture.check(Spec::stack("versionfs / ", &lower, transport));
 }
 
+fn encrypted(transport: Transport, flags: &[&str]) {
+    let fixture = Fixture::new();
+    let volume = Volume::new(&fixture.disk.join("volume"), flags);
+    {
+        let mounted = Mounted::new(volume.spec(transport), &fixture.sandbox.path("m"));
+        std::fs::create_dir_all(mounted.path("inside/it")).unwrap();
+        build(mounted.dir(), &population(1));
+    }
+    fixture.check(volume.spec(transport));
+}
+
 fn union(transport: Transport, delete: Delete) {
     let fixture = Fixture::new();
     let (rw, ro) = (fixture.dir("rw"), fixture.populated_branch());
@@ -111,6 +123,16 @@ fn union_delete_all_ring() {
 #[test]
 fn union_delete_all_device() {
     union(Transport::Device, Delete::All);
+}
+
+#[test]
+fn encrypted_ring() {
+    encrypted(Transport::Ring, &[]);
+}
+
+#[test]
+fn encrypted_device() {
+    encrypted(Transport::Device, &["-plaintextnames", "-xchacha"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use strata_tests::crypt::Volume;
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{build, population};
 use strata_tests::process::sh;
@@ -316,6 +317,54 @@ fn copy_up_into_a_branch_that_is_a_stack(transport: Transport) {
     }
 }
 
+/// Data is compressed, then encrypted.
+fn compression_above_encryption(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "lower"]);
+    build(&dirs[0], &population(41));
+    let volume = Volume::new(&dirs[1], &[]);
+    let above = format!("zstd / {} / ", volume.layer());
+    fill(&sandbox, &above, volume.dir(), &dirs[0], transport);
+    let mut top = Mounted::new(Spec::stack(&above, volume.dir(), transport), &sandbox.path("s"));
+    // Reading changes times of access.
+    let read = |dir: &Path| {
+        let mut tree = tree::read(dir);
+        tree.values_mut().for_each(|node| node.atime = (0, 0));
+        tree
+    };
+    assert_eq!(tree::difference(&read(&dirs[0]), &read(top.dir()), Times::Exact), "");
+    let output = fsx(&top.path("fsx"), 41, 3000, &sandbox.dir("artifacts"));
+    assert!(output.status.success(), "fsx: {}", output.text);
+    let text = "what is repeated takes little room\n".repeat(100_000);
+    fs::write(top.path("text"), &text).unwrap();
+    top.remount();
+    assert!(fs::read_to_string(top.path("text")).unwrap() == text);
+    assert!(fs::metadata(top.path("text")).unwrap().blocks() * 512 < text.len() as u64 / 10);
+    drop(top);
+    let fsck = volume.fsck();
+    assert!(fsck.status.success(), "{}", fsck.text);
+}
+
+/// A union whose branches are encrypted with different keys and ciphers.
+fn union_of_encrypted_branches(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = dirs(&sandbox, &["native", "rw", "ro"]);
+    build(&dirs[0], &population(42));
+    let (rw, ro) = (Volume::new(&dirs[1], &[]), Volume::new(&dirs[2], &["-xchacha"]));
+    fill(&sandbox, &format!("{} / ", ro.layer()), ro.dir(), &dirs[0], transport);
+    sh("touch -r \"$1\" \"$2\"", &[&dirs[0], &dirs[1]]);
+    let before = tree::read(ro.dir());
+    let branches = format!("[{} / {}]=rw:[{} / {}]=ro", rw.layer(), dirs[1].display(), ro.layer(), dirs[2].display());
+    let words = format!("unionfs,dirs={branches}").into();
+    let mut top = Mounted::new(Spec::Stack { words, transport }, &sandbox.path("u"));
+    check(&sandbox, 42, dirs[0].clone(), &top);
+    let seen = tree::read(top.dir());
+    top.remount();
+    assert_eq!(tree::difference(&seen, &tree::read(top.dir()), Times::Exact), "");
+    drop(top);
+    assert_eq!(tree::difference(&before, &tree::read(ro.dir()), Times::Exact), "", "the read-only branch was written");
+}
+
 /// Replicas that store the same tree in different formats.
 fn replicas_that_are_stacks(transport: Transport) {
     let sandbox = Sandbox::new();
@@ -349,5 +398,7 @@ on_both_transports!(
     union_of_stacks,
     union_over_a_union_in_one_server,
     copy_up_into_a_branch_that_is_a_stack,
+    compression_above_encryption,
+    union_of_encrypted_branches,
     replicas_that_are_stacks,
 );
