@@ -100,7 +100,7 @@ impl Config {
         let document = Document {
             creator: new.creator.to_owned(),
             encrypted_key: None,
-            scrypt_object: None,
+            scrypt_object: new.flags.key_slots.then(ScryptObject::placeholder),
             version: VERSION,
             feature_flags: names,
             fido2: None,
@@ -194,7 +194,7 @@ impl Config {
         limits: Limits,
     ) -> Result<(), ConfigError> {
         let Kdf::Scrypt(scrypt) = passphrase.kdf else {
-            return Err(ConfigError::Conflict("Argon2id needs StrataKeySlots"));
+            return Err(ConfigError::Argon2id);
         };
         let slot = KeySlot::create(self.wrap(), master, passphrase, limits)?;
         self.document.scrypt_object = Some(ScryptObject::new(scrypt, &slot.salt));

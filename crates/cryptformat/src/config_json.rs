@@ -101,6 +101,12 @@ impl ScryptObject {
         Self { salt: base64::encode_standard(salt), n: 1 << log_n, r, p, key_len: 32 }
     }
 
+    /// Returns the one of volumes with key slots, which has no meaning. Without it, gocryptfs
+    /// complains about a missing field instead of the feature that it does not know.
+    pub(crate) fn placeholder() -> Self {
+        Self::new(Scrypt::default(), &[0; 32])
+    }
+
     /// Returns the parameters and the salt, checked.
     pub(crate) fn check(&self) -> Result<(Scrypt, Vec<u8>), ConfigError> {
         if self.key_len != 32 {

@@ -57,6 +57,8 @@ pub enum ConfigError {
     LastSlot,
     /// The number of slots is at its limit.
     SlotsFull,
+    /// Argon2id is part of the extension.
+    Argon2id,
     /// The volume has one passphrase, in the form that gocryptfs reads.
     OnePassphrase,
     /// A printed master key has other characters or another length.
@@ -103,6 +105,7 @@ impl fmt::Display for ConfigError {
             Self::LabelInUse => f.write_str("another passphrase slot has this label; choose another label"),
             Self::LastSlot => f.write_str("the last passphrase can't be removed; add another one first"),
             Self::SlotsFull => f.write_str("all passphrase slots are in use; remove one first"),
+            Self::Argon2id => f.write_str("Argon2id needs a volume with key slots; use scrypt"),
             Self::OnePassphrase => {
                 f.write_str("this volume has one passphrase, in the form that gocryptfs reads; change that passphrase")
             }

@@ -1,7 +1,7 @@
 //! Several passphrases for one master key: the extension `StrataKeySlots`.
 
 use crate::config::{Config, Passphrase, new_salt};
-use crate::config_json::{Document, SlotObject, encrypted_key};
+use crate::config_json::{Document, ScryptObject, SlotObject, encrypted_key};
 use crate::config_mac;
 use crate::error::ConfigError;
 use crate::kdf::{Kdf, Limits};
@@ -59,8 +59,8 @@ impl KeySlot {
 
 /// Returns the slots in a file, checked.
 pub(crate) fn parse(document: &Document) -> Result<Vec<KeySlot>, ConfigError> {
-    if document.encrypted_key.is_some() || document.scrypt_object.is_some() {
-        return Err(ConfigError::Conflict("a field EncryptedKey or ScryptObject beside StrataKeySlots"));
+    if document.encrypted_key.is_some() || document.scrypt_object != Some(ScryptObject::placeholder()) {
+        return Err(ConfigError::Conflict("EncryptedKey or ScryptObject beside StrataKeySlots"));
     }
     let wrong = |field, problem: &str| Err(ConfigError::Field { field, problem: problem.to_owned() });
     if document.config_mac.is_none() {

@@ -77,7 +77,7 @@ fn a_passphrase_of_a_plain_volume_is_changed() {
     assert_eq!(opens(&read, "first"), Err(ConfigError::Passphrase));
     assert_eq!(opens(&read, "second"), Ok(0));
     let argon2 = passphrase("second", "", ARGON2);
-    assert!(matches!(config.change_slot(&master, 0, &argon2, Limits::default()), Err(ConfigError::Conflict(_))));
+    assert_eq!(config.change_slot(&master, 0, &argon2, Limits::default()), Err(ConfigError::Argon2id));
     let empty = passphrase("", "", SCRYPT);
     assert_eq!(config.change_slot(&master, 0, &empty, Limits::default()), Err(ConfigError::EmptyPassphrase));
     assert_eq!(config.add_slot(&master, &argon2, Limits::default()), Err(ConfigError::OnePassphrase));
@@ -299,6 +299,7 @@ fn every_error_says_what_to_do() {
         ConfigError::LastSlot,
         ConfigError::SlotsFull,
         ConfigError::OnePassphrase,
+        ConfigError::Argon2id,
         ConfigError::MasterKeyText,
         ConfigError::Library("x".to_owned()),
         ConfigError::Random,
