@@ -59,6 +59,7 @@ ln -sf strata /usr/local/bin/fsck.unionfs
 ln -sf strata /usr/local/bin/fsck.versionfs
 ln -sf strata /usr/local/bin/usenetctl
 ln -sf strata /usr/local/bin/versionctl
+ln -sf strata /usr/local/bin/cryptctl
 ln -sf strata /usr/local/bin/snapmerge
 for type in $(/run/docs/strata layers --names); do
 	ln -sf /usr/local/bin/strata "/sbin/mount.$type"
@@ -100,5 +101,6 @@ export BASH_ENV=/run/strict CARGO=/run/bin/cargo CARGO_NET_OFFLINE=true PATH=/ru
 export LC_ALL=C.UTF-8 SHELL=/bin/bash TERM=dumb
 unset CARGO_TARGET_DIR
 cd "$source"
-# A shell reads a pipe by lines: those after `exit` are for the shell that started it.
-bash -s < <(cat /run/docs/script)
+# A shell reads a pipe by lines: those after `exit` are for the shell that started it. It
+# has a session, as a login does: the one of the tests began outside of this PID namespace.
+setsid --wait bash -s < <(cat /run/docs/script)
