@@ -9,6 +9,8 @@ build=(gcc libc6-dev make libssl-dev pkg-config)
 run=(openssl debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
 test+=(vim ed)
+# Opens what cryptctl makes, and the other way round.
+test+=(gocryptfs)
 test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)
 # The C library of versionfs, and the editor of its session.
 test+=(libfuse3-dev pkg-config vim)

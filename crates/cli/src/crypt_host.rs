@@ -1,5 +1,5 @@
-//! What cryptfs needs of the host: passphrases, sessions, protection of memory. The layer itself may
-//! use neither the host's files nor its processes.
+//! What cryptfs needs of the host: passphrases, sessions, protection of memory. The layer itself
+//! may use neither the host's files nor its processes.
 
 use core::fmt::Display;
 use cryptfs::{KeyHost, KeySource, Leader, Secret, WatchedLeader};
@@ -79,8 +79,8 @@ impl KeyHost for Host {
         if let Err(errno) = rustix::process::setrlimit(Resource::Core, none) {
             note("core dumps can't be turned off", &errno);
         }
-        // Buffers with plain data and copies of keys in libraries, too. Without privileges, the limit
-        // of locked memory would make later allocations fail.
+        // Buffers with plain data and copies of keys in libraries, too. Without privileges, the
+        // limit of locked memory would make later allocations fail.
         if rustix::process::geteuid().is_root() {
             let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
             if let Err(errno) = rustix::mm::mlockall(all) {
@@ -238,17 +238,21 @@ fn open_regular(path: &Path) -> io::Result<fs::File> {
     fs::File::open(path)
 }
 
+/// Whether other users can read a file with a passphrase.
+pub(crate) fn is_readable_by_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o77 != 0)
+}
+
 /// Warns about a file with a passphrase that others can read.
 fn warn_if_readable(path: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let others = fs::metadata(path).map_or(0, |file| if file.is_file() { file.permissions().mode() & 0o77 } else { 0 });
-    if others != 0 {
+    if is_readable_by_others(path) {
         tracing::warn!("{}: others can read this passphrase; run `chmod 600` on it", path.display());
     }
 }
 
-/// Returns the session and the start time of a process, in clock ticks since boot (proc_pid_stat(5)).
-/// `None` if it has exited, even if its parent has not noticed yet.
+/// Returns the session and the start time of a process, in clock ticks since boot
+/// (proc_pid_stat(5)). `None` if it has exited, even if its parent has not noticed yet.
 fn stat(pid: u32) -> Option<(u32, u64)> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.

@@ -113,7 +113,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         return usenetctl::run(args).into();
     }
     if cryptctl::is_called(program) {
-        return cryptctl::run(args).into();
+        return cryptctl::run(args);
     }
     if versionctl::is_called(program) {
         return versionctl::run(args).into();

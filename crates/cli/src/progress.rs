@@ -76,6 +76,13 @@ impl Tally {
         stderr().is_terminal().then_some(Self { what, drawn: None })
     }
 
+    /// Erases the line, before other output.
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
+        }
+    }
+
     /// Reports the files and bytes so far.
     pub fn show(&mut self, files: u64, bytes: u64) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
@@ -89,9 +96,7 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        if self.drawn.is_some() {
-            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
-        }
+        self.clear();
     }
 }
 

@@ -307,7 +307,8 @@ enum Command {
     Completions {
         /// The shell.
         shell: Shell,
-        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl, cryptctl or snapmerge.
+        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl, cryptctl or
+        /// snapmerge.
         #[arg(default_value = "strata")]
         command: String,
     },
@@ -324,10 +325,12 @@ enum Command {
 pub fn run(args: &[OsString]) -> ExitCode {
     match Cli::try_parse_from(args) {
         Ok(Cli { command: Command::Fsck { args } }) => fsck::execute(&args).into(),
+        Ok(Cli { command: Command::Crypt { command } }) => cryptctl::execute(&command, "strata"),
         Ok(Cli { command }) => execute(&command).into(),
         Err(error) => {
             let _ = error.print();
-            let checks = args.get(1).is_some_and(|command| command == "check" || command == "fsck");
+            let is = |at: usize, word: &str| args.get(at).is_some_and(|argument| argument == word);
+            let checks = is(1, "check") || is(1, "fsck") || is(1, "crypt") && is(2, "fsck");
             let exit = match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
                 _ if checks => Exit::CheckUsage,
@@ -406,10 +409,9 @@ fn execute(command: &Command) -> Exit {
         Command::Import { args } => import::run(args),
         Command::Union { what } => unionctl::execute(what),
         Command::UnionDebug { what } => uniondbg::execute(what),
-        // It has exit statuses of its own: see `run`.
-        Command::Fsck { .. } => Ok(()),
+        // They have exit statuses of their own: see `run`.
+        Command::Fsck { .. } | Command::Crypt { .. } => Ok(()),
         Command::Usenet { command } => usenetctl::execute(command),
-        Command::Crypt { command } => cryptctl::execute(command),
         Command::Versions { command } => return versionctl::run_as_subcommand(command),
         Command::Completions { shell, command } => completions(*shell, command),
         Command::Man { dir } => write_pages(dir),
@@ -532,7 +534,7 @@ mod tests {
     /// Every page in a cross-reference is either generated here or part of Debian.
     #[test]
     fn pages_refer_to_pages_that_exist() {
-        const DEBIAN_PAGES: [&str; 15] = [
+        const DEBIAN_PAGES: [&str; 16] = [
             "chmod(1)",
             "df(1)",
             "findmnt(8)",
@@ -542,6 +544,7 @@ mod tests {
             "umount(8)",
             "dpkg-divert(1)",
             "journalctl(1)",
+            "keyrings(7)",
             "fdatasync(2)",
             "fsck(8)",
             "fsync(2)",

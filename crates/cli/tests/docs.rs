@@ -145,6 +145,7 @@ run_the_commands_of! {
     commands_of_changes: "docs/changes.md",
     commands_of_contributing: "CONTRIBUTING.md",
     commands_of_control: "docs/control.md",
+    commands_of_cryptctl: "docs/cryptctl.md",
     commands_of_cryptfs: "docs/cryptfs.md",
     commands_of_examples: "docs/examples.md",
     commands_of_faq: "docs/faq.md",

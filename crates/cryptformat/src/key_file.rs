@@ -9,8 +9,8 @@ const LEAST: usize = 16;
 /// reads.
 pub const KEY_FILE_MAX: usize = 1024;
 
-/// Returns the passphrase of a key file: its bytes in hexadecimal. `gocryptfs -extpass` can pass the
-/// same: `xxd -p -c 0 FILE`. `None` if the file has less than 16 bytes or more than
+/// Returns the passphrase of a key file: its bytes in hexadecimal. `gocryptfs -extpass` can pass
+/// the same: `xxd -p -c 0 FILE`. `None` if the file has less than 16 bytes or more than
 /// [`KEY_FILE_MAX`].
 #[must_use]
 pub fn key_file_passphrase(bytes: &[u8]) -> Option<Zeroizing<Vec<u8>>> {

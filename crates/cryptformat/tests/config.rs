@@ -124,8 +124,8 @@ fn slots_are_added_changed_and_removed() {
     assert_eq!(Config::parse(&config.to_json().unwrap()).unwrap().slots().len(), 8);
 }
 
-/// Whoever has no key can't change a configuration with key slots: each altered bit is refused when
-/// the file is parsed or opened.
+/// Nobody without the key can change a configuration with key slots: each altered bit is refused
+/// when the file is parsed or opened.
 #[test]
 fn every_altered_bit_of_a_configuration_with_slots_is_detected() {
     let (config, _) = create(with_slots(), SCRYPT);

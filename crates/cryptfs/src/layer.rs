@@ -127,8 +127,9 @@ fn source(given: &[&str], settings: &Settings) -> Result<KeySource, String> {
     })
 }
 
-/// The file of the journal. gocryptfs reserves all names that begin like this.
-const JOURNAL: &[u8] = b"gocryptfs.strata-journal";
+/// The file of the journal, in the root of a volume that is mounted or whose server was killed.
+/// gocryptfs reserves all names that begin like this.
+pub const JOURNAL: &[u8] = b"gocryptfs.strata-journal";
 
 fn journal(settings: &Settings) -> Result<Option<Journal>, String> {
     let journal = Journal::new(JOURNAL);

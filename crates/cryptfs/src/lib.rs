@@ -32,4 +32,4 @@ mod xattrs;
 
 pub use commands::{ADD, AddRequest, DELETE, Held, LIST, RESET};
 pub use host::{KeyHost, KeySource, Leader, Secret, WatchedLeader, set_host};
-pub use layer::LAYER;
+pub use layer::{JOURNAL, LAYER};

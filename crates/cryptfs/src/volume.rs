@@ -47,8 +47,8 @@ impl Volume {
         Ok(!self.further()?.is_empty())
     }
 
-    /// Derives the key that a passphrase unlocks. `key` is the name of the key; `None`: whichever the
-    /// passphrase unlocks. Returns its name and the key.
+    /// Derives the key that a passphrase unlocks. `key` is the name of the key; `None`: whichever
+    /// the passphrase unlocks. Returns its name and the key.
     ///
     /// # Errors
     /// `EKEYREJECTED` if the passphrase is wrong; `ENOENT` if there is no key of that name;
@@ -122,8 +122,9 @@ impl Volume {
         let mut names = Vec::new();
         self.lower.root().readdir(&own(), 0, &mut |entry| {
             let name = entry.name.as_bytes();
-            // A temporary file of cryptctl or gocryptfs.
-            if name.starts_with(FURTHER) && !name.ends_with(b".tmp") && names.len() < KEYS_MAX {
+            // Temporary files and backups of cryptctl and gocryptfs are no keys.
+            let is_key = name.starts_with(FURTHER) && !name.ends_with(b".tmp") && !name.ends_with(b".bak");
+            if is_key && names.len() < KEYS_MAX {
                 names.push(name.to_vec());
             }
             true

@@ -1,5 +1,5 @@
-//! Feeds arbitrary bytes as a header, a block, a link target and the value of an attribute, for each
-//! cipher. None is authentic.
+//! Feeds arbitrary bytes as a header, a block, a link target and the value of an attribute, for
+//! each cipher. None is authentic.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Feeds arbitrary bytes as a name below, with and without padding. The first byte selects the limit
-//! of long names.
+//! Feeds arbitrary bytes as a name below, with and without padding. The first byte selects the
+//! limit of long names.
 
 #![no_main]
 
