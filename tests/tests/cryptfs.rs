@@ -44,6 +44,7 @@ impl Encrypted {
     /// Unmounts the volume and has gocryptfs check it.
     fn check(mut self) {
         self.mounted.unmount();
+        assert!(!self.volume.dir().join("gocryptfs.strata-journal").exists());
         let fsck = self.volume.fsck();
         assert!(fsck.status.success(), "{}", fsck.text);
     }
@@ -384,11 +385,12 @@ fn names_and_targets(transport: Transport) {
         }
         assert_eq!(fs::read_dir(encrypted.mounted.dir()).unwrap().count(), 8);
         sh("rm -r \"$1\"/*; test -z \"$(ls -A \"$1\")\"", &[encrypted.mounted.dir()]);
+        let Encrypted { mut mounted, volume, disk, sandbox } = encrypted;
+        mounted.unmount();
         // Nothing but the volume's own files remains.
-        let left = fs::read_dir(encrypted.volume.dir()).unwrap().count();
-        let has_iv = encrypted.volume.dir().join("gocryptfs.diriv").exists();
-        assert_eq!(left, 1 + usize::from(has_iv), "{flags:?}");
-        encrypted.check();
+        let has_iv = volume.dir().join("gocryptfs.diriv").exists();
+        assert_eq!(fs::read_dir(volume.dir()).unwrap().count(), 1 + usize::from(has_iv), "{flags:?}");
+        Encrypted { mounted, volume, disk, sandbox }.check();
     }
 }
 

@@ -286,10 +286,12 @@ fn punch(file: &File, offset: u64, len: u64) -> std::io::Result<()> {
     }
 }
 
-/// Reads a tree without the times of access, which reading changes.
+/// Reads a tree without the times of access, which reading changes, and without the time of
+/// modification of its root, in which cryptfs creates and removes its journal.
 fn read(root: &Path) -> Tree {
     let mut tree = tree::read(root);
     tree.values_mut().for_each(|node| node.atime = (0, 0));
+    tree.entry(Vec::new()).and_modify(|node| node.mtime = (0, 0));
     tree
 }
 
