@@ -1,5 +1,5 @@
-//! Which key a file belongs to, on a volume with several keys. A file does not name its key; the key
-//! is the one that decrypts its blocks.
+//! Which key a file belongs to, on a volume with several keys. A file does not name its key; the
+//! key is the one that decrypts its blocks.
 
 use crate::grant::OpenedWith;
 use cryptformat::{Keys, Layout};

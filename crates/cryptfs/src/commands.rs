@@ -114,7 +114,7 @@ pub struct Held {
     pub fingerprint: String,
     /// When it was added, in seconds since 1970.
     pub since: u64,
-    /// How long it is kept without use, in seconds; `None`: for ever.
+    /// How long it is kept without use, in seconds; `None` means no limit.
     pub idle: Option<u64>,
     /// How many files the session has open.
     pub open_files: usize,

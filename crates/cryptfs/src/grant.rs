@@ -40,7 +40,7 @@ pub(crate) struct Grant {
     pub(crate) since: SystemTime,
     created: Instant,
     phase: AtomicU8,
-    /// How long the key is kept without use; 0: for ever. In milliseconds.
+    /// How long the key is kept without use, in milliseconds; 0 means no limit.
     idle: AtomicU64,
     /// Last use, in milliseconds after `created`.
     used: AtomicU64,
@@ -91,7 +91,7 @@ impl Grant {
         }
     }
 
-    /// Sets how long the key is kept without use; `None`: for ever.
+    /// Sets how long the key is kept without use; `None` means no limit.
     pub(crate) fn set_idle(&self, idle: Option<Duration>) {
         self.idle.store(idle.map_or(0, |idle| millis(idle).max(1)), Ordering::Relaxed);
     }

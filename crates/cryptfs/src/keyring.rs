@@ -44,7 +44,7 @@ struct Sessions {
     host: Arc<dyn KeyHost>,
     grants: RwLock<HashMap<SessionId, Arc<Grant>>>,
     reaper: Reaper,
-    /// How long an unused key is kept, unless its user wants less; `None`: for ever.
+    /// How long an unused key is kept, unless its user wants less; `None` means no limit.
     idle: Option<Duration>,
 }
 
@@ -121,8 +121,8 @@ impl Keyring {
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the mount has one key for all; `ESRCH` if the caller's session is unknown;
-    /// `EKEYREJECTED` if the passphrase unlocks no key; `EDQUOT` if too many sessions hold one; those
-    /// of [`Volume::unlock`].
+    /// `EKEYREJECTED` if the passphrase unlocks no key; `EDQUOT` if too many sessions hold one;
+    /// those of [`Volume::unlock`].
     pub(crate) fn add(
         self: &Arc<Self>,
         cx: &Cx<'_>,

@@ -77,8 +77,8 @@ fn name_errno(damage: NameDamage) -> Errno {
     }
 }
 
-/// Hides the volume's own files in a volume whose names are not encrypted. Targets of symbolic links
-/// are not encrypted either.
+/// Hides the volume's own files in a volume whose names are not encrypted. Targets of symbolic
+/// links are not encrypted either.
 #[derive(Debug)]
 pub(crate) struct PlainNames {
     /// Number of the root directory, in which the files are.

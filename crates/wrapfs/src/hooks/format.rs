@@ -110,9 +110,9 @@ pub struct FormatBlock<'a> {
 ///
 /// The blocks of one request may be encoded or decoded on several threads at once.
 pub trait FileFormat: Send + Sync + fmt::Debug {
-    /// The file is being opened or created, or is truncated without an open file. The result belongs
-    /// to that open file, and every block that is read or written through it gets it. It is dropped
-    /// when the open file is closed; a memory mapping keeps it open.
+    /// The file is being opened or created, or is truncated without an open file. The result
+    /// belongs to that open file, and every block that is read or written through it gets it. It is
+    /// dropped when the open file is closed; a memory mapping keeps it open.
     ///
     /// # Errors
     /// The open or the truncation fails with this errno.

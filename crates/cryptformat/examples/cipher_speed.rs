@@ -1,7 +1,7 @@
 //! Prints the speed of one thread for blocks of 4 KiB: this crate's ciphers, and those of
 //! RustCrypto that it does not use because they are slower.
 //!
-//! `cargo run --release -p cryptformat --example throughput`
+//! `cargo run --release -p cryptformat --example cipher_speed`
 
 use aes_gcm::AesGcm;
 use aes_gcm::aead::consts::U16;
