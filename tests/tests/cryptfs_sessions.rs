@@ -249,7 +249,7 @@ fn a_working_directory_gives_no_key(transport: Transport) {
         refused(&mut owner, &format!("setsid -w {command}"));
     }
     // The refusals made the kernel forget the directory's name: getcwd(2) fails until the next
-    // look-up. The directory is in use nevertheless.
+    // lookup. The directory is in use nevertheless.
     assert_eq!(owner.run("ls; cat inner; touch new; mkdir d; rm -r new d"), "inner\ntext of inner");
     assert_eq!(owner.run("stat $at/dir >/dev/null; /bin/pwd"), vault.path("dir").to_str().unwrap());
     // Shells ask for it when they start.
