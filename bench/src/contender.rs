@@ -211,11 +211,7 @@ impl Kind {
         let exists = |path: PathBuf| {
             if path.is_file() { Ok(path) } else { Err(format!("{} does not exist", path.display())) }
         };
-        let peer = |name: &str| {
-            let unpacked = options.cache.join("peers/usr/bin").join(name);
-            if unpacked.is_file() { Some(unpacked) } else { process::find(name) }
-                .ok_or_else(|| format!("neither unpacked below {} nor installed", options.cache.display()))
-        };
+        let peer = |name: &str| find_peer(options, name);
         match self {
             Kind::Native | Kind::Overlayfs => {
                 process::find("mount").ok_or_else(|| "there is no mount program in $PATH".to_owned())
@@ -260,7 +256,9 @@ fn selected(options: &Options) -> Vec<Kind> {
 
 /// Whether a contender that can use the FUSE ring takes part.
 pub(crate) fn wants_ring(options: &Options) -> bool {
-    options.versions || selected(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
+    options.versions
+        || options.encryption
+        || selected(options).into_iter().any(|kind| kind.is_strata() && kind.program(options).is_ok())
 }
 
 /// Returns the selected contenders that can be mounted, and those that can't. The native file
@@ -281,6 +279,39 @@ pub(crate) fn of_kinds(options: &Options, kinds: &[Kind]) -> (Vec<Contender>, Ve
         }
     }
     (present, absent)
+}
+
+/// Returns the path of a peer's program, unpacked or installed.
+pub(crate) fn find_peer(options: &Options, name: &str) -> Result<PathBuf, String> {
+    let unpacked = options.cache.join("peers/usr/bin").join(name);
+    if unpacked.is_file() { Some(unpacked) } else { process::find(name) }
+        .ok_or_else(|| format!("neither unpacked below {} nor installed", options.cache.display()))
+}
+
+/// Returns a command that runs a program. One that is unpacked below `unpacked` finds its libraries
+/// there.
+pub(crate) fn command(program: &Path, unpacked: &Path) -> Command {
+    let mut command = Command::new(program);
+    if program.starts_with(unpacked) {
+        command.env("LD_LIBRARY_PATH", library_path(unpacked));
+    }
+    command
+}
+
+/// Creates a mount point and calls `mount`, which has to mount the contender of that name there.
+pub(crate) fn attach(name: &str, scratch: &ScratchFs, mount: impl FnOnce(&Path) -> Result<()>) -> Result<Running> {
+    let point = scratch.base().join("mnt");
+    fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
+    let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
+    let before = device(&point).with_context(|| format!("stat {}", point.display()))?;
+    mount(&point).with_context(|| format!("mount {name}"))?;
+    let running = Running { root: point.clone(), mounted: Some(Mounted { at: point.clone() }) };
+    if device(&point).with_context(|| format!("stat {}", point.display()))? == before {
+        // There is no mount to remove.
+        std::mem::forget(running);
+        bail!("{name} reported success, but nothing is mounted");
+    }
+    Ok(running)
 }
 
 /// Returns the library directories of unpacked Debian packages.
@@ -316,31 +347,17 @@ impl Contender {
 
     /// Runs its program with these arguments.
     pub(crate) fn run(&self, arguments: &[OsString], log: &Path) -> Result<()> {
-        let mut command = Command::new(&self.program);
+        let mut command = command(&self.program, &self.unpacked);
         command.args(arguments);
         if let Some(alias) = self.kind.alias() {
             command.arg0(alias);
-        }
-        if self.program.starts_with(&self.unpacked) {
-            command.env("LD_LIBRARY_PATH", library_path(&self.unpacked));
         }
         process::run(&mut command, log)
     }
 
     /// Creates a mount point and calls `mount`, which has to mount the contender there.
     pub(crate) fn attach(&self, scratch: &ScratchFs, mount: impl FnOnce(&Path) -> Result<()>) -> Result<Running> {
-        let point = scratch.base().join("mnt");
-        fs::create_dir_all(&point).with_context(|| format!("create {}", point.display()))?;
-        let device = |path: &Path| fs::metadata(path).map(|data| data.dev());
-        let before = device(&point).with_context(|| format!("stat {}", point.display()))?;
-        mount(&point).with_context(|| format!("mount {}", self.kind.name()))?;
-        let running = Running { root: point.clone(), mounted: Some(Mounted { at: point.clone() }) };
-        if device(&point).with_context(|| format!("stat {}", point.display()))? == before {
-            // There is no mount to remove.
-            std::mem::forget(running);
-            bail!("{} reported success, but nothing is mounted", self.kind.name());
-        }
-        Ok(running)
+        attach(self.kind.name(), scratch, mount)
     }
 }
 

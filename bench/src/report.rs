@@ -271,6 +271,16 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
+/// Formats a number with three significant digits and without a unit prefix.
+pub(crate) fn three_digits(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        v if v.abs() >= 100.0 => format!("{v:.0}"),
+        v if v.abs() >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
 /// Formats a Markdown table with aligned columns, readable as plain text.
 pub(crate) fn table(head: &[String], body: &[Vec<String>]) -> String {
     let width = |column: usize| {

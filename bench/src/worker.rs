@@ -30,7 +30,7 @@ pub(crate) const SUBCOMMAND: &str = "worker";
 pub(crate) const READY: &str = "ready";
 
 /// Bytes per system call of the sequential operations.
-const BLOCK: usize = 128 << 10;
+pub(crate) const BLOCK: usize = 128 << 10;
 
 /// Task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -277,7 +277,7 @@ fn prepare_large(task: &Task, dir: OwnedFd) -> rustix::io::Result<Timed> {
 }
 
 /// Calls `step` for `bytes` of a file in sequence, one block at a time.
-fn sequential(bytes: u64, mut step: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<Tally> {
+pub(crate) fn sequential(bytes: u64, mut step: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<Tally> {
     let count = bytes / BLOCK as u64;
     for _ in 0..count {
         require_whole(step()?, BLOCK)?;
@@ -286,7 +286,7 @@ fn sequential(bytes: u64, mut step: impl FnMut() -> rustix::io::Result<usize>) -
 }
 
 /// Calls `step` for as many random offsets as the file has pages; the same offsets in every run.
-fn random_order(
+pub(crate) fn random_order(
     bytes: u64,
     seed: &mut u64,
     mut step: impl FnMut(u64) -> rustix::io::Result<usize>,

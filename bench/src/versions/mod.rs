@@ -16,7 +16,7 @@ pub(crate) mod passes;
 mod peers;
 mod programs;
 mod recover;
-mod releases;
+pub(crate) mod releases;
 mod space;
 mod tables;
 

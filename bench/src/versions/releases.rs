@@ -28,19 +28,24 @@ pub(crate) fn archives(quick: bool) -> Vec<&'static str> {
     names.take(if quick { QUICK } else { usize::MAX }).collect()
 }
 
+/// Unpacks an archive of the cache into a new directory.
+pub(crate) fn unpack(cache: &Path, name: &str, to: &Path, log: &Path) -> Result<()> {
+    let archive = cache.join("releases").join(name);
+    ensure!(archive.is_file(), "{} is missing: scripts/bench.sh fetches it", archive.display());
+    fs::create_dir(to).with_context(|| format!("create {}", to.display()))?;
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(&archive).arg("-C").arg(to).arg("--strip-components=1");
+    process::run(&mut tar, log)
+}
+
 impl Releases {
-    pub(crate) fn unpack(setting: &Setting<'_>) -> Result<Self> {
+    pub(super) fn unpack(setting: &Setting<'_>) -> Result<Self> {
         setting.progress.show("unpacking the releases");
         let ram = scratch::tmpfs(&crate::isolation::base()?.join("releases"))?;
         let mut trees = Vec::new();
         for name in archives(setting.options.quick) {
-            let archive = setting.options.cache.join("releases").join(name);
-            ensure!(archive.is_file(), "{} is missing: scripts/bench.sh --versions fetches it", archive.display());
             let tree = ram.at.join(name);
-            fs::create_dir(&tree).with_context(|| format!("create {}", tree.display()))?;
-            let mut tar = Command::new("tar");
-            tar.args(["-xzf"]).arg(&archive).arg("-C").arg(&tree).arg("--strip-components=1");
-            process::run(&mut tar, &ram.at.join("log"))?;
+            unpack(&setting.options.cache, name, &tree, &ram.at.join("log"))?;
             trees.push(tree);
         }
         Ok(Self { trees, _ram: ram })

@@ -9,7 +9,7 @@ use super::figures::{self, Figure};
 use super::peers::Peer;
 use super::programs::{self, Program, Run};
 use super::recover::{self, What};
-use crate::report::{contender_list, table};
+use crate::report::{contender_list, table, three_digits as number};
 use crate::results::{Values, ratio, spread};
 
 /// Stands for what was not measured.
@@ -61,16 +61,6 @@ pub(super) fn markdown(report: &VersionReport, figures: &[Figure]) -> String {
     let list = contender_list(&report.entrants, &report.absent);
     text += &list.replacen("### Contenders", "### Contenders of the versions", 1);
     text
-}
-
-/// Formats a number with three significant digits.
-fn number(value: f64) -> String {
-    match value {
-        0.0 => "0".to_owned(),
-        v if v.abs() >= 100.0 => format!("{v:.0}"),
-        v if v.abs() >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
 }
 
 /// Formats a median.
