@@ -6,6 +6,7 @@ use clap::Parser;
 
 use crate::branches::Experiment;
 use crate::contender::Kind;
+use crate::encryption;
 use crate::operation::Operation;
 use crate::versions::{Part, Storage};
 use crate::workload::Workload;
@@ -49,6 +50,10 @@ pub(crate) struct Options {
     /// Program that mounts Strata's versionfs, likewise
     #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
     pub(crate) versionfs: PathBuf,
+
+    /// Program that mounts Strata's cryptfs, likewise
+    #[arg(long, default_value = "target/release/strata", value_name = "PATH")]
+    pub(crate) cryptfs: PathBuf,
 
     /// Directory of the unpacked peers and the workloads' sources, filled by scripts/bench.sh
     #[arg(long, default_value = "cache/bench", value_name = "DIR")]
@@ -100,6 +105,22 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) version_reps: u32,
 
+    /// Run only the comparison of encrypting file systems
+    #[arg(long, group = "papers")]
+    pub(crate) encryption: bool,
+
+    /// With --encryption: run only these [default: all; with --quick all except build]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "encryption")]
+    pub(crate) encryption_parts: Vec<encryption::Part>,
+
+    /// With --encryption: measure only these, and the native file system
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "encryption")]
+    pub(crate) encryption_contenders: Vec<encryption::Entrant>,
+
+    /// Repetitions of each part of --encryption
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) encryption_reps: u32,
+
     /// With --branches: run only these [default: all; with --quick all except openssh]
     #[arg(long, value_delimiter = ',', value_enum, value_name = "LIST", requires = "branches")]
     pub(crate) experiments: Vec<Experiment>,
@@ -108,7 +129,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) branch_reps: u32,
 
-    /// Draw the figures of --branches or --versions as SVG, into this directory
+    /// Draw the figures of --branches, --versions or --encryption as SVG, into this directory
     #[arg(long, value_name = "DIR", requires = "papers")]
     pub(crate) figures: Option<PathBuf>,
 
@@ -162,6 +183,14 @@ impl Options {
     pub(crate) fn wants_part(&self, part: Part) -> bool {
         match self.parts.as_slice() {
             [] => !(self.quick && part == Part::Build),
+            some => some.contains(&part),
+        }
+    }
+
+    /// Whether a part of --encryption is selected. A build takes too long for a smoke test.
+    pub(crate) fn wants_encryption(&self, part: encryption::Part) -> bool {
+        match self.encryption_parts.as_slice() {
+            [] => !(self.quick && part == encryption::Part::Build),
             some => some.contains(&part),
         }
     }

@@ -22,7 +22,7 @@
 //!
 //! With `--branches`, the coordinator runs the experiments of the papers on Unionfs instead
 //! ([`branches`]), on the same scratch file systems and contenders; with `--versions`, those of the
-//! paper on Versionfs ([`versions`]).
+//! paper on Versionfs ([`versions`]); with `--encryption`, those on Cryptfs ([`encryption`]).
 
 #![deny(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod chart;
 mod cli;
 mod contender;
 mod counters;
+mod encryption;
 mod isolation;
 mod layout;
 mod mapping;
@@ -94,6 +95,9 @@ fn coordinate() -> anyhow::Result<()> {
     }
     if options.versions {
         return versions::run(&options);
+    }
+    if options.encryption {
+        return encryption::run(&options);
     }
     let (present, absent) = contender::select(&options);
     for missing in &absent {

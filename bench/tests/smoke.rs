@@ -348,3 +348,53 @@ fn an_interrupted_run_cleans_up() {
         std::thread::yield_now();
     }
 }
+
+/// Runs `--encryption --quick` with these arguments, and returns its report.
+fn encryption(output: &Output, arguments: &[&str]) -> Value {
+    let (program, json) = (strata(), output.0.join("report.json"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
+    command.args(["--encryption", "--quick"]).args(arguments).arg("--cache").arg(&output.0);
+    command.arg("--wrapfs").arg(&program).arg("--cryptfs").arg(&program);
+    command.arg("--json").arg(&json).arg("--figures").arg(&output.0).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
+    serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap()
+}
+
+#[test]
+fn encryption_is_measured_with_both_kinds_of_keys() {
+    if !is_root() {
+        return;
+    }
+    let output = Output::new("encryption");
+    output.stand_in_for_releases();
+    let report = encryption(&output, &["--encryption-contenders", "null,mount,session"]);
+    let entrants = ["native", "null layer", "cryptfs, key=mount", "cryptfs, key=session"];
+    assert_eq!(values(&report, "entrants", "name"), entrants, "{report}");
+    assert_eq!(report["failures"].as_array().unwrap().len(), 0, "{report}");
+    assert_eq!(report["tree"]["files"], 6, "{report}");
+    let steps: BTreeSet<_> = values(&report, "samples", "step").into_iter().map(Value::to_string).collect();
+    assert_eq!(steps.len(), 15, "all but the build");
+    assert_eq!(values(&report, "samples", "entrant").len(), steps.len() * entrants.len(), "{report}");
+    for sample in report["samples"].as_array().unwrap() {
+        assert!(sample["seconds"].as_f64().unwrap() > 0.0, "{sample}");
+    }
+    for figure in ["write", "read", "unpack", "walk"] {
+        output.parse(&format!("encryption-{figure}.svg"));
+    }
+}
+
+#[test]
+fn a_part_that_fails_is_reported_with_the_steps_before_it() {
+    if !is_root() {
+        return;
+    }
+    let output = Output::new("encryption-failure");
+    // Without the source of OpenSSH.
+    let report =
+        encryption(&output, &["--encryption-contenders", "native,encfs", "--encryption-parts", "random,build"]);
+    let failures = report["failures"].as_array().unwrap();
+    assert!(failures.iter().any(|failure| failure["entrant"] == "native" && failure["part"] == "build"), "{report}");
+    assert!(failures.iter().all(|failure| failure["part"] == "build"), "{report}");
+    let native = report["samples"].as_array().unwrap().iter().filter(|sample| sample["entrant"] == "native");
+    assert_eq!(native.map(|sample| &sample["step"]).collect::<Vec<_>>(), ["random-read", "random-write"]);
+}
