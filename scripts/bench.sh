@@ -3,17 +3,21 @@
 # to docs/.
 #
 #   scripts/bench.sh               everything: operations, memory, workloads; rewrites
-#                                  docs/benchmarks.{md,svg,json}. Then as with --branches and
-#                                  --versions
+#                                  docs/benchmarks.{md,svg,json}. Then as with --branches,
+#                                  --versions and --encryption
 #   scripts/bench.sh --branches    unions of many branches, and snapshots; rewrites the part of
 #                                  docs/benchmarks.md about them, docs/many-branches.json and
 #                                  docs/many-branches-*.svg
 #   scripts/bench.sh --versions    time and space of keeping versions; rewrites the part of
 #                                  docs/benchmarks.md about them, docs/versions.json and
 #                                  docs/versions-*.svg
+#   scripts/bench.sh --encryption  encrypting file systems; rewrites the part of
+#                                  docs/benchmarks.md about them, docs/encryption.json and
+#                                  docs/encryption-*.svg
 #   scripts/bench.sh --quick ...   smoke test: prints the results, leaves docs/ alone
 #   scripts/bench.sh --branches --quick ...   the same for --branches
 #   scripts/bench.sh --versions --quick ...   the same for --versions
+#   scripts/bench.sh --encryption --quick ...   the same for --encryption
 #   scripts/bench.sh OPTIONS ...   passes options to strata-bench (see --help) after fetching
 #                                  what they need: prints the results, leaves docs/ alone
 #
@@ -21,14 +25,15 @@
 # directory and not installed, because unionfs-fuse brings its own /sbin/mount.unionfs, which would
 # replace ours. CACHE sets the cache directory (default: cache/bench). BUILD=no skips the build.
 # STRATA=PATH selects another program. The programs that --versions compares the space with are
-# installed, and the releases of a source tree come from the registry of their language.
+# installed, as is fusermount, which gocryptfs needs. The releases of a source tree come from the
+# registry of their language.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 cache=${CACHE:-$top/cache/bench}
 target=${CARGO_TARGET_DIR:-$top/target}
-peers="mergerfs fuse-overlayfs unionfs-fuse postmark"
-libraries="libfuse2 libfuse3-3"
+peers="mergerfs fuse-overlayfs unionfs-fuse postmark gocryptfs securefs encfs"
+libraries="libfuse2 libfuse3-3 libssl3 libargon2-1 libcrypto++8 libjsoncpp25 libutf8proc2 libtinyxml2-9"
 
 say() { echo "bench.sh: $*" >&2; }
 
@@ -61,7 +66,8 @@ need() {
 
 # Unpacks the peers and their libraries below $cache/peers. Skips packages that the archive lacks.
 fetch_peers() {
-	[ -e "$cache/peers/versions" ] && return
+	# A cache of an older version of this script lacks some.
+	[ "$(cat "$cache/peers/packages" 2>/dev/null)" = "$peers $libraries" ] && return
 	say "fetching the peers from Debian's archive"
 	update
 	rm -rf "$cache/debs" "$cache/peers"
@@ -75,6 +81,7 @@ fetch_peers() {
 		dpkg-deb -W --showformat='${Package} ${Version}\n' "$deb"
 	done >"$cache/versions.new"
 	mv "$cache/versions.new" "$cache/peers/versions"
+	echo "$peers $libraries" >"$cache/peers/packages"
 	rm -rf "$cache/debs"
 }
 
@@ -104,7 +111,8 @@ fetch_openssh() {
 	rm -rf "$apt"
 }
 
-# Fetches the successive releases of the source tree that --versions copies, and verifies them.
+# Fetches the successive releases of the source tree that --versions copies and --encryption
+# unpacks, and verifies them.
 fetch_releases() {
 	list=$top/bench/data/releases.sha256
 	mkdir -p "$cache/releases"
@@ -133,7 +141,10 @@ splice() {
 }
 
 # Runs strata-bench with these options.
-bench() { "$target/release/strata-bench" --cache "$cache" --unionfs "$strata" --wrapfs "$strata" --versionfs "$strata" "$@"; }
+bench() {
+	"$target/release/strata-bench" --cache "$cache" --unionfs "$strata" --wrapfs "$strata" \
+		--versionfs "$strata" --cryptfs "$strata" "$@"
+}
 
 # Measures operations, memory and workloads, and writes the results to docs/.
 measure() {
@@ -157,11 +168,18 @@ measure_versions() {
 	say "wrote docs/benchmarks.md, docs/versions.json and docs/versions-*.svg"
 }
 
+# Measures encrypting file systems, and writes the results to docs/.
+measure_encryption() {
+	bench --encryption --markdown "$part" --json docs/encryption.json --figures docs
+	splice docs/benchmarks.md "$part" encryption
+	say "wrote docs/benchmarks.md, docs/encryption.json and docs/encryption-*.svg"
+}
+
 mkdir -p "$cache"
 need /usr/sbin/mkfs.ext4 e2fsprogs
 fetch_peers
 case " $* " in
-"  " | " --branches " | " --versions " | *openssh* | *" build"* | *,build*) fetch_openssh ;;
+"  " | " --branches " | " --versions " | " --encryption " | *openssh* | *" build"* | *,build*) fetch_openssh ;;
 esac
 case " $* " in
 "  " | *" --versions "*)
@@ -171,6 +189,12 @@ case " $* " in
 esac
 case " $* " in
 "  " | *" --branches "*) need /usr/sbin/mkfs.xfs xfsprogs ;;
+esac
+case " $* " in
+"  " | *" --encryption "*)
+	need /usr/bin/fusermount fuse3
+	fetch_releases
+	;;
 esac
 
 cd "$top"
@@ -185,8 +209,10 @@ case $* in
 	measure
 	measure_branches
 	measure_versions
+	measure_encryption
 	;;
 --branches) measure_branches ;;
 --versions) measure_versions ;;
+--encryption) measure_encryption ;;
 *) bench "$@" ;;
 esac
