@@ -6,14 +6,11 @@ use crate::error::ConfigError;
 use crate::flags::{Feature, Flags};
 use crate::kdf::{Kdf, Limits};
 use crate::master::MasterKey;
-use crate::random;
-use crate::slots::{self, KeySlot};
+use crate::slots::{self, KeySlot, Passphrase};
 use crate::wrap::Wrap;
 
 /// Name of the file in the root of a volume.
 pub const CONFIG_NAME: &str = "gocryptfs.conf";
-/// Largest size of the file in bytes.
-pub const CONFIG_MAX: usize = 64 << 10;
 /// The only version of the format.
 const VERSION: u64 = 2;
 /// Largest number of bytes of the creator's name.
@@ -26,17 +23,6 @@ pub struct Config {
     pub(crate) flags: Flags,
     /// One in volumes that gocryptfs reads.
     pub(crate) slots: Vec<KeySlot>,
-}
-
-/// A passphrase, and how keys are derived from it.
-#[derive(Clone, Copy, Debug)]
-pub struct Passphrase<'a> {
-    /// Its bytes, of any encoding.
-    pub bytes: &'a [u8],
-    /// The key derivation. Volumes without key slots take scrypt only.
-    pub kdf: Kdf,
-    /// The name of its slot. Not stored in volumes without key slots.
-    pub label: &'a str,
 }
 
 /// What a new volume is like.
@@ -202,13 +188,6 @@ impl Config {
         self.slots = vec![slot];
         Ok(())
     }
-}
-
-/// Returns a new salt.
-pub(crate) fn new_salt() -> Result<Vec<u8>, ConfigError> {
-    let mut salt = vec![0; 32];
-    random::fill(&mut salt)?;
-    Ok(salt)
 }
 
 /// Returns the slot of a configuration without key slots.

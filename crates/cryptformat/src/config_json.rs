@@ -1,11 +1,13 @@
 //! The fields of gocryptfs.conf.
 
 use crate::base64;
-use crate::config::CONFIG_MAX;
 use crate::error::ConfigError;
 use crate::kdf::{Argon2id, Kdf, SALT, Scrypt};
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{PrettyFormatter, Serializer};
+
+/// Maximum size of the file in bytes.
+pub const CONFIG_MAX: usize = 64 << 10;
 
 /// The file, with the names and the order of its fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

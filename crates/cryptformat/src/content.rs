@@ -2,6 +2,7 @@
 
 use crate::error::{BlockDamage, HeaderDamage, RandomError};
 use crate::flags::ContentCipher;
+use crate::gcm::TAG;
 use crate::keys::{Content, Keys};
 use crate::{gcm, random, siv, xchacha};
 
@@ -11,8 +12,6 @@ pub const HEADER: usize = 18;
 pub const BLOCK_PLAIN: usize = 4096;
 /// Size of a file's id in bytes.
 pub(crate) const ID: usize = 16;
-/// Size of an authentication tag in bytes.
-pub(crate) const TAG: usize = 16;
 /// The version of the format, at the start of each header.
 const VERSION: [u8; 2] = [0, 2];
 /// Size of the largest nonce in bytes.

@@ -3,12 +3,14 @@
 //! OpenSSL's is 1.6 times as fast as the one of RustCrypto for blocks of 4 KiB (version 3.0;
 //! `examples/throughput.rs` measures both), and most other libraries take 12-byte nonces only.
 
-use crate::content::TAG;
 use crate::contexts::Contexts;
 use openssl::cipher::Cipher;
 use openssl::cipher_ctx::CipherCtx;
 use openssl::error::ErrorStack;
 use zeroize::Zeroizing;
+
+/// Size of an authentication tag in bytes, in all ciphers of content.
+pub(crate) const TAG: usize = 16;
 
 /// Size of a nonce in bytes. Only the wrapped master key of volumes without HKDF has one of 12
 /// bytes.

@@ -21,6 +21,7 @@
 //! | `flags` | the features of a volume |
 //! | `kdf` | scrypt and Argon2id, with bounds |
 //! | `wrap` | the master key encrypted by a passphrase |
+//! | `change_slots` | adding, changing and removing passphrases |
 //! | `slots` | several passphrases for a master key: an extension of this project |
 //! | `config_mac` | authentication of the configuration: part of the same extension |
 //! | `key_file` | key files |
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod base64;
+mod change_slots;
 mod config;
 mod config_json;
 mod config_mac;
@@ -61,7 +63,8 @@ mod wrap;
 mod xattr;
 mod xchacha;
 
-pub use config::{CONFIG_MAX, CONFIG_NAME, Config, NewVolume, Passphrase, Unlocked};
+pub use config::{CONFIG_NAME, Config, NewVolume, Unlocked};
+pub use config_json::CONFIG_MAX;
 pub use content::{BLOCK_PLAIN, HEADER, Layout, check_header, is_hole, new_header};
 pub use eme::Eme;
 pub use error::{BlockDamage, ConfigError, HeaderDamage, NameDamage, RandomError};
@@ -74,5 +77,5 @@ pub use name_store::{
     DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, is_dir_iv, new_dir_iv, reserved_in_plain_root,
 };
 pub use names::{NAME_MAX, ZERO_IV};
-pub use slots::{KeySlot, LABEL_MAX, SLOTS_MAX};
+pub use slots::{KeySlot, LABEL_MAX, Passphrase, SLOTS_MAX};
 pub use xattr::XATTR_PREFIX;

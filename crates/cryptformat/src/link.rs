@@ -1,8 +1,8 @@
 //! Targets of symbolic links: one encrypted block, in base64.
 
 use crate::base64;
-use crate::content::TAG;
 use crate::error::BlockDamage;
+use crate::gcm::TAG;
 use crate::keys::Keys;
 
 /// Additional authenticated data of everything that is not in a file.

@@ -1,7 +1,7 @@
 //! AES-SIV (RFC 5297) with 512-bit keys. Its associated data is a vector: the place of a block, and
 //! the nonce.
 
-use crate::content::TAG;
+use crate::gcm::TAG;
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes256Siv;
 use zeroize::Zeroizing;

@@ -1,7 +1,7 @@
 //! The master key, encrypted with a key that was derived from a passphrase.
 
-use crate::content::TAG;
 use crate::error::ConfigError;
+use crate::gcm::TAG;
 use crate::gcm::{self, Gcm};
 use crate::kdf::PassphraseKey;
 use crate::keys;

@@ -3,9 +3,9 @@
 //!
 //! ChaCha20-Poly1305 is OpenSSL's, which is three times as fast as RustCrypto's.
 
-use crate::content::TAG;
 use crate::contexts::Contexts;
 use crate::gcm;
+use crate::gcm::TAG;
 use chacha20::{R20, hchacha};
 use openssl::cipher::Cipher;
 use openssl::cipher_ctx::CipherCtx;

@@ -1,6 +1,6 @@
 use crate::grant::{Grant, OpenedWith, SessionId};
 use crate::host::{KeyHost, Leader, WatchedLeader};
-use crate::reaper::Reaper;
+use crate::reaper::{Reaped, Reaper};
 use crate::slot::Slot;
 use crate::volume::Volume;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -166,29 +166,12 @@ impl Keyring {
         Ok(chosen.len())
     }
 
-    /// Withdraws the keys of sessions that have ended, and those unused for too long. Returns
-    /// whether any keys remain.
-    pub(crate) fn reap(&self) -> bool {
-        let Ok(sessions) = self.sessions() else { return false };
-        for grant in sessions.all() {
-            if grant.is_idle() || !sessions.continues(&grant, true) {
-                self.retire(sessions, &grant);
-            }
-        }
-        !sessions.grants.read().is_empty()
-    }
-
     /// Returns all grants, ordered by user and session.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the mount has one key for all.
     pub(crate) fn grants(&self) -> Result<Vec<Arc<Grant>>> {
         self.sessions().map(Sessions::all)
-    }
-
-    /// Returns the thread that withdraws keys, if there are keys per session.
-    pub(crate) fn reaper(&self) -> Option<&Reaper> {
-        self.sessions().ok().map(|sessions| &sessions.reaper)
     }
 
     fn sessions(&self) -> Result<&Sessions> {
@@ -223,6 +206,25 @@ impl Keyring {
         if !upcalls.settle(SETTLE) {
             tracing::error!("the kernel has not dropped plain data that it cached within {SETTLE:?}");
         }
+    }
+}
+
+impl Reaped for Keyring {
+    fn reap(&self) {
+        let Ok(sessions) = self.sessions() else { return };
+        for grant in sessions.all() {
+            if grant.is_idle() || !sessions.continues(&grant, true) {
+                self.retire(sessions, &grant);
+            }
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.sessions().is_ok_and(|sessions| !sessions.grants.read().is_empty())
+    }
+
+    fn reaper(&self) -> Option<&Reaper> {
+        self.sessions().ok().map(|sessions| &sessions.reaper)
     }
 }
 
