@@ -70,6 +70,7 @@ impl KeyHost for Host {
     fn protect_memory(&self) -> Vec<String> {
         // Names are secret.
         fuse::hide_names_in_trace();
+        meter::hide_names_in_trace();
         let mut failed = Vec::new();
         let mut note = |what: &str, error: &dyn Display| failed.push(format!("{what}: {error}"));
         if let Err(errno) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {

@@ -24,7 +24,7 @@ impl Eme {
     /// Creates the cipher.
     #[must_use]
     pub fn new(key: &[u8; 32]) -> Self {
-        Self { cipher: Aes256::new(&(*key).into()) }
+        Self { cipher: Aes256::new(key.into()) }
     }
 
     /// Encrypts `data` in place. Returns false, with `data` unchanged, unless it has 1 to 128

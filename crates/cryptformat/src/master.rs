@@ -2,31 +2,53 @@
 
 use crate::error::{ConfigError, RandomError};
 use core::fmt::{self, Write as _};
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize as _, ZeroizeOnDrop, Zeroizing};
 
 /// Size of a master key in bytes.
 pub(crate) const MASTER: usize = 32;
 
 /// The key that all others of a volume are derived from. Its memory is overwritten when it is
 /// dropped.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct MasterKey([u8; MASTER]);
+///
+/// It is boxed, because a value that is moved leaves a copy where it was.
+#[derive(Clone)]
+pub struct MasterKey(Box<[u8; MASTER]>);
+
+impl Drop for MasterKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for MasterKey {}
 
 impl MasterKey {
+    /// Returns a key of zeros, to be filled in.
+    pub(crate) fn zeros() -> Self {
+        Self(Box::new([0; MASTER]))
+    }
+
+    /// Returns the bytes of the key, to be filled in.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8; MASTER] {
+        &mut self.0
+    }
+
     /// Creates a random key.
     ///
     /// # Errors
     /// The kernel has no random numbers.
     pub fn random() -> Result<Self, RandomError> {
-        let mut key = Self([0; MASTER]);
-        getrandom::fill(&mut key.0).map_err(|_| RandomError)?;
+        let mut key = Self::zeros();
+        getrandom::fill(&mut *key.0).map_err(|_| RandomError)?;
         Ok(key)
     }
 
     /// Returns the key that consists of `bytes`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; MASTER]) -> Self {
-        Self(*bytes)
+        let mut key = Self::zeros();
+        key.0.copy_from_slice(bytes);
+        key
     }
 
     /// Returns the bytes of the key.
@@ -57,7 +79,7 @@ impl MasterKey {
     /// # Errors
     /// Other characters, or another number of digits.
     pub fn from_paper(text: &str) -> Result<Self, ConfigError> {
-        let mut key = Self([0; MASTER]);
+        let mut key = Self::zeros();
         let mut digits = 0;
         for character in text.chars().filter(|&c| c != '-' && !c.is_ascii_whitespace()) {
             let value = character.to_digit(16).and_then(|value| u8::try_from(value).ok());

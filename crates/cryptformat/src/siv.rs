@@ -21,14 +21,14 @@ impl Siv {
 
     /// Encrypts `data` in place and returns its synthetic initialization vector.
     pub(crate) fn seal(&self, nonce: &[u8; NONCE], associated: &[u8], data: &mut [u8]) -> Option<[u8; TAG]> {
-        let mut cipher = Aes256Siv::new(&(*self.key).into());
+        let mut cipher = Aes256Siv::new((&*self.key).into());
         cipher.encrypt_inout_detached([associated, nonce], data.into()).ok().map(Into::into)
     }
 
     /// Decrypts `data` in place. Returns false if it is not authentic; its content must not be used
     /// then.
     pub(crate) fn open(&self, nonce: &[u8; NONCE], associated: &[u8], vector: &[u8; TAG], data: &mut [u8]) -> bool {
-        let mut cipher = Aes256Siv::new(&(*self.key).into());
+        let mut cipher = Aes256Siv::new((&*self.key).into());
         cipher.decrypt_inout_detached([associated, nonce], data.into(), &(*vector).into()).is_ok()
     }
 }

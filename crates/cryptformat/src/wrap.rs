@@ -61,8 +61,8 @@ impl Wrap {
             Some((nonce, <&[u8; MASTER]>::try_from(sealed).ok()?, tag))
         });
         let Some((nonce, sealed, tag)) = parts else { return Ok(None) };
-        let mut master = zeroize::Zeroizing::new([0; MASTER]);
-        let opened = cipher.open(nonce, &NO_PLACE, sealed, tag, &mut *master);
-        Ok(opened.is_ok().then(|| MasterKey::from_bytes(&master)))
+        let mut master = MasterKey::zeros();
+        let opened = cipher.open(nonce, &NO_PLACE, sealed, tag, master.bytes_mut());
+        Ok(opened.is_ok().then_some(master))
     }
 }

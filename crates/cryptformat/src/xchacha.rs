@@ -35,7 +35,7 @@ impl XChaCha {
         let (first, last) = nonce.split_at(16);
         derive.copy_from_slice(first);
         rest[4..].copy_from_slice(last);
-        let key = hchacha::<R20>(&(*self.key).into(), &derive.into());
+        let key = hchacha::<R20>((&*self.key).into(), &derive.into());
         (Zeroizing::new(key.into()), rest)
     }
 

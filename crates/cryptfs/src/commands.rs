@@ -3,6 +3,7 @@
 use crate::Secret;
 use crate::grant::Grant;
 use crate::keyring::{Keyring, caller};
+use crate::scrub::scrubbed;
 use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -134,7 +135,7 @@ impl Commands for KeyCommands {
         let own = caller(cx);
         if command == ADD.name {
             let request = AddRequest::parse(input).ok_or(Errno::INVAL)?;
-            let grant = self.0.add(cx, request.key.as_deref(), &request.passphrase, request.idle)?;
+            let grant = scrubbed(|| self.0.add(cx, request.key.as_deref(), &request.passphrase, request.idle))?;
             return json(&held(&grant, own == grant.holder));
         }
         if command == LIST.name {

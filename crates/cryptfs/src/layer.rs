@@ -3,6 +3,7 @@ use crate::commands::KeyCommands;
 use crate::host::{KeySource, host};
 use crate::keyring::Keyring;
 use crate::names::{EncryptedNames, PlainNames};
+use crate::scrub::scrubbed;
 use crate::slot::Slot;
 use crate::store::{PlainStore, Store};
 use crate::volume::Volume;
@@ -156,17 +157,20 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, S
     let config = settings.bytes("config").map(|path| PathBuf::from(OsString::from_vec(path.to_vec())));
     let config = config.map(|path| host.config(&path)).transpose()?;
     let volume = Volume::open(Arc::clone(&lower), config)?;
-    let keyring = match Holder::of(settings)? {
-        Holder::Sessions { idle } => Keyring::of_sessions(volume, host, idle),
+    let keyring = scrubbed(|| match Holder::of(settings)? {
+        Holder::Sessions { idle } => opened(Keyring::of_sessions(volume, host, idle)),
         Holder::Mount(source) => {
             let passphrase = host.passphrase(&source)?;
             let unlocked = volume.unlock_or_say(settings.text("keyname")?, &passphrase);
             let (name, keys) = unlocked.map_err(|(key, error)| format!("key {key}: {error}"))?;
-            Keyring::of_mount(volume, Slot::new(name, keys))
+            opened(Keyring::of_mount(volume, Slot::new(name, keys)))
         }
-    };
-    let keyring = keyring.map_err(|errno| format!("can't list the volume: {errno}"))?;
+    })?;
     layer(lower, &keyring, journal(settings)?)
+}
+
+fn opened(keyring: vnode::Result<Arc<Keyring>>) -> Result<Arc<Keyring>, String> {
+    keyring.map_err(|errno| format!("can't list the volume: {errno}"))
 }
 
 /// Returns the layer over `lower` with the keys of `keyring`.

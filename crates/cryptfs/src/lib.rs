@@ -5,7 +5,7 @@
 //! who can read it. One concept per file:
 //!
 //! * `volume`: the configuration files of a volume, and unlocking them with a passphrase
-//! * `locked`, `slot`: a key in memory, and its removal
+//! * `locked`, `slot`, `scrub`: a key in memory, and its removal
 //! * `grant`: the right of one session to use a key, and the files that it has open
 //! * `keyring`: all grants of a mount; finding the caller's; adding and withdrawing them
 //! * `reaper`: withdraws grants whose session has ended or that were idle
@@ -25,6 +25,7 @@ mod layer;
 mod locked;
 mod names;
 mod reaper;
+mod scrub;
 mod slot;
 mod store;
 mod volume;

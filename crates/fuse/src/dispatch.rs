@@ -12,6 +12,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Longest symbolic link target that the kernel accepts, in bytes.
 const READLINK_MAX: usize = 4095;
@@ -524,12 +525,15 @@ fn getxattr(
 
 fn ioctl(fs: &dyn Filesystem, rq: &Request<'_>, first: &[u8], payload: &mut [u8], len: usize) -> Result<usize, Errno> {
     let arg: abi::IoctlIn = parse(first)?;
-    let request = payload.get(..len).ok_or(Errno::IO)?.to_vec();
+    // The input may be a passphrase, so nothing of it is left behind.
+    let request = Zeroizing::new(payload.get(..len).ok_or(Errno::IO)?.to_vec());
     let input = request.get(..arg.in_size as usize).ok_or(Errno::IO)?;
     let at = size_of::<abi::IoctlOut>();
     let room = payload.get_mut(at..).ok_or(Errno::IO)?;
     let size = (arg.out_size as usize).min(room.len());
     let result = fs.ioctl(rq, rq.node, &arg, input, room.get_mut(..size).unwrap_or_default());
+    let filled = result.as_ref().map_or(0, |(_, filled)| at + filled);
+    payload.get_mut(filled..len).unwrap_or_default().zeroize();
     match result {
         Ok((out, filled)) if filled <= size => Ok(put(payload, &out)? + filled),
         Ok(_) => Err(Errno::IO),

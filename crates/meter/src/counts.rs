@@ -1,11 +1,20 @@
 use crate::Operation;
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 use tracing::Level;
 use vnode::{MAY_BLOCK, Result};
+
+/// Whether names are secret in this process.
+static HIDES_NAMES: AtomicBool = AtomicBool::new(false);
+
+/// Logs only the lengths of names from now on, in all meters of this process: for a layer that
+/// encrypts names.
+pub fn hide_names_in_trace() {
+    HIDES_NAMES.store(true, Ordering::Relaxed);
+}
 
 /// Number of counter sets; threads are distributed over them to avoid sharing cache lines.
 const STRIPES: usize = 8;
@@ -170,7 +179,10 @@ impl<'a> Tally<'a> {
         };
         let mut names = String::new();
         for (name, before) in self.names.into_iter().zip(["; ", " -> "]).filter(|(name, _)| !name.is_empty()) {
-            let _ = write!(names, "{before}{:?}", String::from_utf8_lossy(name));
+            let _ = match HIDES_NAMES.load(Ordering::Relaxed) {
+                true => write!(names, "{before}<{} bytes>", name.len()),
+                false => write!(names, "{before}{:?}", String::from_utf8_lossy(name)),
+            };
         }
         tracing::trace!("{layer}: {operation}: {outcome} in {time:?}{names}");
     }

@@ -21,7 +21,7 @@ mod file;
 mod layer;
 mod vnode_impl;
 
-pub use counts::{Count, Counts};
+pub use counts::{Count, Counts, hide_names_in_trace};
 pub use layer::Meter;
 pub use vnode::Operation;
 
