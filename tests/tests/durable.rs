@@ -8,6 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use strata_tests::crypt::Volume;
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{Output, run, try_run};
 use strata_tests::user::{USER, as_user};
@@ -71,6 +72,42 @@ fn fsync_reaches_the_branch(transport: Transport) {
     assert_eq!(fs::read_to_string(copy.join("branch/dir/file")).unwrap(), "text");
 }
 
+/// fsync(2) of an encrypted file and of its directories includes what the volume stores beside them:
+/// initialization vectors, long names, headers.
+fn fsync_includes_what_encryption_stores(transport: Transport) {
+    for options in ["", ",journal=power"] {
+        let sandbox = Sandbox::new();
+        let volume = Volume::new(&sandbox.ext4("disk", 64).join("volume"), &[]);
+        run(Command::new("sync").arg("-f").arg(volume.dir()));
+        let stack = |dir: &Path| Spec::stack(&format!("{}{options} / ", volume.layer()), dir, transport);
+        let mounted = Mounted::new(stack(volume.dir()), &sandbox.path("m"));
+        let long = "long".repeat(60);
+        let dir = mounted.path("dir").join(&long);
+        fs::create_dir_all(&dir).unwrap();
+        let mut content = strata_tests::Rng::new(1).bytes(10_000);
+        let sync = |path: &Path| File::open(path).unwrap().sync_all().unwrap();
+        for name in ["short", &long] {
+            fs::write(dir.join(name), &content).unwrap();
+            sync(&dir.join(name));
+        }
+        // A new name for a file, and a part of a block.
+        fs::rename(dir.join("short"), dir.join("renamed")).unwrap();
+        let file = File::options().write(true).open(dir.join("renamed")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"overwritten", 5000).unwrap();
+        file.sync_all().unwrap();
+        for path in [&*dir, &mounted.path("dir"), mounted.dir()] {
+            sync(path);
+        }
+        let copy = after_power_failure(&sandbox, "disk").join("volume");
+        let recovered = Mounted::new(stack(&copy), &sandbox.path("recovered"));
+        let dir = recovered.path("dir").join(&long);
+        assert!(fs::read(dir.join(&long)).unwrap() == content);
+        content[5000..5011].copy_from_slice(b"overwritten");
+        assert!(fs::read(dir.join("renamed")).unwrap() == content);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+    }
+}
+
 /// Every user who can open a path of the mount may sync it, by any path.
 fn sync_works_by_any_path(transport: Transport) {
     let fx = Fixture::new(transport, |ro| {
@@ -108,5 +145,6 @@ fn sync_works_by_any_path(transport: Transport) {
 on_both_transports! {
     sync_makes_all_writes_durable,
     fsync_reaches_the_branch,
+    fsync_includes_what_encryption_stores,
     sync_works_by_any_path,
 }
