@@ -134,8 +134,8 @@ fn reused_inode_numbers(transport: Transport) {
     audited.check();
 }
 
-/// Whoever can write the volume replaces directories by symbolic links while they are used: nothing
-/// outside is read or created.
+/// A user who can write the volume replaces directories by symbolic links while they are used:
+/// nothing outside is read or created.
 fn directories_replaced_by_links(transport: Transport) {
     let audited = Audited::new(transport, "cache=0");
     let outside = audited.sandbox.dir("outside");
@@ -303,8 +303,8 @@ fn owners_of_concurrent_users(transport: Transport) {
     audited.check();
 }
 
-/// A volume whose files an attacker exchanges, brings back or cuts off at blocks is not detected as
-/// changed, as docs/formats/cryptfs.md says: only whole, authentic blocks of the same file are shown.
+/// Files that an attacker exchanges, brings back or cuts off at blocks are not detected as changed,
+/// as docs/formats/cryptfs.md says: only whole, authentic blocks of the same file are shown.
 fn limits_of_the_format(transport: Transport) {
     let audited = Audited::new(transport, "cache=0");
     let [first, second] = [1, 2].map(|n| Rng::new(n).bytes(3 * 4096));

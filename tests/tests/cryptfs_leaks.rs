@@ -1,5 +1,5 @@
-//! Where plain data, passphrases and keys must not be: below, in logs, in core dumps, in memory that
-//! others can read or that is swapped, and in memory at all once they are not needed.
+//! Where plain data, passphrases and keys must not be: below, in logs, in core dumps, in memory
+//! that others can read or that is swapped, and in memory at all once they are not needed.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -72,8 +72,8 @@ fn fsync_reaches_the_branch(transport: Transport) {
     assert_eq!(fs::read_to_string(copy.join("branch/dir/file")).unwrap(), "text");
 }
 
-/// fsync(2) of an encrypted file and of its directories includes what the volume stores beside them:
-/// initialization vectors, long names, headers.
+/// fsync(2) of an encrypted file and of its directories includes what the volume stores beside
+/// them: initialization vectors, long names, headers.
 fn fsync_includes_what_encryption_stores(transport: Transport) {
     for options in ["", ",journal=power"] {
         let sandbox = Sandbox::new();

@@ -5,8 +5,8 @@ use zeroize::Zeroize as _;
 /// threads are larger.
 const DEPTH: usize = 48 << 10;
 
-/// Runs `act`, and then overwrites the part of the stack that it used: a value that is moved leaves a
-/// copy where it was, and keys are moved while they are derived.
+/// Runs `act`, and then overwrites the part of the stack that it used: a value that is moved leaves
+/// a copy where it was, and keys are moved while they are derived.
 pub(crate) fn scrubbed<T>(act: impl FnOnce() -> T) -> T {
     let result = separate(act);
     overwrite();
