@@ -47,8 +47,9 @@ rows() {
 	row vowels 'names, in C' examples/c/vowels.c
 	row runs 'data of another size, in C' examples/c/runs.c
 	row trash 'operations, in C' examples/c/trash.c
-	for layer in snoopfs usenetfs lbfs viewfs; do
+	for layer in cryptfs snoopfs usenetfs lbfs viewfs; do
 		case $layer in
+		cryptfs) what='names, data, attributes; without the format (`cryptformat`)' ;;
 		snoopfs) what='operations' ;;
 		usenetfs) what='where names are stored; built on `vnode`' ;;
 		lbfs) what='reads several directories; built on `vnode`' ;;
