@@ -5,11 +5,12 @@
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -88,14 +89,15 @@ impl ScratchFs {
     /// Unmounts the file system and mounts it again, which empties its caches.
     pub(crate) fn remount(&self) -> Result<()> {
         unmount(self.disk()).with_context(|| format!("unmount {}", self.disk().display()))?;
+        let image = self.ram.at.join(IMAGE);
         let begun = Instant::now();
-        loop {
-            // The loop device of the previous mount may still be releasing the image.
-            match mount_image(&self.ram.at, self.disk(), self.format) {
-                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
-                result => return result,
-            }
+        // Files that a FUSE server passed through keep the file system alive for a while: mounting
+        // the image then finds it, with its caches.
+        while is_attached(&image)? {
+            ensure!(begun.elapsed() < PATIENCE, "{}: still in use after the unmount", image.display());
+            std::thread::sleep(PAUSE);
         }
+        mount_image(&self.ram.at, self.disk(), self.format)
     }
 
     /// Returns the mount point of the file system.
@@ -138,6 +140,14 @@ fn mount_image(ram: &Path, disk: &Path, format: Format) -> Result<()> {
     let mut mount = Command::new("mount");
     mount.args(["-t", format.name(), "-o", "loop"]).arg(ram.join(IMAGE)).arg(disk);
     process::run(&mut mount, &ram.join("mount.log"))
+}
+
+/// Whether a loop device has this image.
+fn is_attached(image: &Path) -> Result<bool> {
+    let devices = fs::read_dir("/sys/block").context("list the loop devices")?;
+    // A device without an image has no such file.
+    let images = devices.flatten().filter_map(|device| fs::read(device.path().join("loop/backing_file")).ok());
+    Ok(images.into_iter().any(|name| name.trim_ascii_end() == image.as_os_str().as_bytes()))
 }
 
 /// Unmounts. Waits while the mount is busy: it is so briefly after its last user, in particular the
