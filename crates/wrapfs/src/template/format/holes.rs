@@ -93,10 +93,12 @@ impl FormatFile<'_> {
     /// Turns whole blocks into holes and zeroes parts of blocks. A partial last block cannot be a
     /// hole.
     fn zero(&self, cx: &Cx<'_>, from: u64, to: u64, size: u64) -> Result<()> {
-        if from >= to {
-            return Ok(());
-        }
         let plain = self.layout().plain();
+        if from >= to {
+            // Beyond the end there is nothing to zero, but the times of the file change.
+            let start = self.layout().start_of(from.div_ceil(plain));
+            return self.file.fallocate(cx, PUNCH_HOLE | KEEP_SIZE, start, self.layout().stored());
+        }
         let (first, after) = (from.div_ceil(plain), to / plain);
         if first < after {
             let (start, end) = (self.layout().start_of(first), self.layout().start_of(after));
