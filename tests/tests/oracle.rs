@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
+use strata_tests::crypt::Volume;
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{Item, build, divide, population, scatter};
 use strata_tests::{Branch, Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long};
@@ -32,6 +33,8 @@ enum Layout {
     Null,
     /// Versionfs.
     Versions,
+    /// Cryptfs, with these flags of gocryptfs.
+    Encrypted(&'static [&'static str]),
     /// All objects are on the branch of that number; the branches have these modes, and the others
     /// are empty.
     One(usize, &'static [Mode]),
@@ -49,6 +52,19 @@ const RW_RO_RO: Layout = Layout::Divided(&[Mode::Rw, Mode::Ro, Mode::Ro]);
 const SCATTERED: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro, Mode::Rw, Mode::Ro]);
 const SCATTERED_RW_RW_RO: Layout = Layout::Scattered(&[Mode::Rw, Mode::Rw, Mode::Ro]);
 const RW_RW: Layout = Layout::One(0, &[Mode::Rw, Mode::Rw]);
+
+impl Layout {
+    /// Prepares the trees for comparison. A journal is created and removed in the root of an
+    /// encrypted volume, so its time of modification is recent; that of the native root must be, too.
+    fn begin(self, native: &Mounted, mounted: &Mounted) {
+        if matches!(self, Self::Encrypted(_)) {
+            for root in [native, mounted] {
+                std::fs::write(root.path("new"), "").unwrap();
+                std::fs::remove_file(root.path("new")).unwrap();
+            }
+        }
+    }
+}
 
 /// Builds the branches. Read-only ones are on separate file systems, which are then mounted
 /// read-only.
@@ -69,6 +85,12 @@ fn branches(sandbox: &Sandbox, items: &[Item], modes: &[Mode], contents: &[Vec<I
 
 fn spec(sandbox: &Sandbox, items: &[Item], layout: Layout, transport: Transport, delete: Delete, seed: u64) -> Spec {
     let (modes, contents) = match layout {
+        Layout::Encrypted(flags) => {
+            let volume = Volume::new(&sandbox.path("disk/lower"), flags);
+            let mounted = Mounted::new(volume.spec(transport), &sandbox.path("m"));
+            build(mounted.dir(), items);
+            return volume.spec(transport);
+        }
         Layout::Null | Layout::Versions => {
             let lower = sandbox.path("disk/lower");
             std::fs::create_dir(&lower).unwrap();
@@ -100,6 +122,7 @@ fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: 
         let native = native(&sandbox, &items);
         let spec = spec(&sandbox, &items, layout, transport, delete, seed);
         let mut mounted = Mounted::new(spec, &sandbox.path("m"));
+        layout.begin(&native, &mounted);
         let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
         let mut rng = Rng::new(seed);
         for _ in 0..if long() { 60 } else { 12 } {
@@ -128,6 +151,7 @@ fn check(layout: Layout, transport: Transport, delete: Delete, default: &[u64]) 
         let native = native(&sandbox, &items);
         let spec = spec(&sandbox, &items, layout, transport, delete, seed);
         let mut mounted = Mounted::new(spec, &sandbox.path("m"));
+        layout.begin(&native, &mounted);
         let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
         for round in 1..=if long() { 30 } else { 10 } {
             for _ in 0..150_u64.div_ceil(stride()) {
@@ -256,6 +280,26 @@ fn versions_ring() {
 #[test]
 fn versions_device() {
     check(Layout::Versions, Transport::Device, Delete::Whiteout, &[33]);
+}
+
+#[test]
+fn encrypted_ring() {
+    check(Layout::Encrypted(&[]), Transport::Ring, Delete::Whiteout, &[36, 37]);
+}
+
+#[test]
+fn encrypted_device() {
+    check(Layout::Encrypted(&["-xchacha"]), Transport::Device, Delete::Whiteout, &[38]);
+}
+
+#[test]
+fn encrypted_with_plain_names() {
+    check(Layout::Encrypted(&["-plaintextnames", "-aessiv"]), Transport::Ring, Delete::Whiteout, &[39]);
+}
+
+#[test]
+fn killed_encrypted() {
+    check_crashes(Layout::Encrypted(&[]), Transport::Ring, Delete::Whiteout, &[40, 41]);
 }
 
 #[test]
