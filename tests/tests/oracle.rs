@@ -55,7 +55,8 @@ const RW_RW: Layout = Layout::One(0, &[Mode::Rw, Mode::Rw]);
 
 impl Layout {
     /// Prepares the trees for comparison. A journal is created and removed in the root of an
-    /// encrypted volume, so its time of modification is recent; that of the native root must be, too.
+    /// encrypted volume, so its time of modification is recent; that of the native root must be,
+    /// too.
     fn begin(self, native: &Mounted, mounted: &Mounted) {
         if matches!(self, Self::Encrypted(_)) {
             for root in [native, mounted] {

@@ -34,3 +34,6 @@ mod xattrs;
 pub use commands::{ADD, AddRequest, DELETE, Held, LIST, RESET};
 pub use host::{KeyHost, KeySource, Leader, Secret, WatchedLeader, set_host};
 pub use layer::{JOURNAL, LAYER};
+
+#[cfg(test)]
+mod keyring_tests;

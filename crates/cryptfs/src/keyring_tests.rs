@@ -1,0 +1,239 @@
+//! Who may use a key, with sessions that the tests control.
+
+use crate::grant::Grant;
+use crate::host::{KeyHost, KeySource, Leader, Secret, WatchedLeader};
+use crate::keyring::Keyring;
+use crate::reaper::Reaped as _;
+use crate::volume::Volume;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use cryptformat::{Config, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
+use memfs::MemFs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use vnode::{Call, Cx, Errno, Layer as _, Name, OpenFlags, Processes, Result};
+
+/// Every process is alone in the session of its ID.
+#[derive(Debug)]
+struct Alone;
+
+impl Processes for Alone {
+    fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
+        None
+    }
+
+    fn umask(&self, _pid: u32) -> Option<u32> {
+        None
+    }
+
+    fn session(&self, pid: u32) -> Option<(u32, u64)> {
+        (pid != 0).then_some((pid, 0))
+    }
+
+    fn executable(&self, _pid: u32) -> Option<PathBuf> {
+        None
+    }
+
+    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A host whose sessions all have the same leader.
+#[derive(Debug)]
+struct Host {
+    leader: Mutex<Leader>,
+    /// Whether watched leaders run; none is watched if this is `None`.
+    watched: Option<Arc<AtomicBool>>,
+}
+
+#[derive(Debug)]
+struct Watched(Arc<AtomicBool>);
+
+impl WatchedLeader for Watched {
+    fn is_running(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Host {
+    fn set(&self, leader: Leader) {
+        *self.leader.lock().unwrap() = leader;
+    }
+}
+
+impl KeyHost for Host {
+    fn passphrase(&self, _source: &KeySource) -> core::result::Result<Secret, String> {
+        Err("not asked".to_owned())
+    }
+
+    fn config(&self, _path: &Path) -> core::result::Result<Vec<u8>, String> {
+        Err("not read".to_owned())
+    }
+
+    fn leader(&self, _session: u32, thorough: bool) -> Leader {
+        match *self.leader.lock().unwrap() {
+            Leader::SessionEnded if !thorough => Leader::Exited,
+            leader => leader,
+        }
+    }
+
+    fn watch(&self, _session: u32) -> Option<Box<dyn WatchedLeader>> {
+        self.watched.clone().map(|running| Box::new(Watched(running)) as Box<dyn WatchedLeader>)
+    }
+
+    fn protect_memory(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+const PASSPHRASE: &[u8] = b"at least sixteen characters";
+
+/// Returns the keyring of a volume with two keys, and its host.
+fn keyring(watched: Option<Arc<AtomicBool>>, idle: Option<Duration>) -> (Arc<Keyring>, Arc<Host>) {
+    let lower = MemFs::new();
+    let own = Cx::internal(0, 0);
+    for (name, bytes) in [("gocryptfs.conf", PASSPHRASE), ("gocryptfs.conf.second", b"the passphrase of another key")] {
+        let kdf = Kdf::Scrypt(Scrypt { log_n: 10, ..Scrypt::default() });
+        let passphrase = Passphrase { bytes, kdf, label: "" };
+        let new = NewVolume { creator: "test", flags: Flags::default(), passphrase };
+        let (config, _) = Config::create(&new, Limits::default()).unwrap();
+        let name = Name::new(name.as_bytes()).unwrap();
+        let (_, file) = lower.root().create(&own, name, 0o400, OpenFlags::RDWR).unwrap();
+        file.write(&own, &config.to_json().unwrap(), 0).unwrap();
+    }
+    let host = Arc::new(Host { leader: Mutex::new(Leader::Started(5)), watched });
+    let volume = Volume::open(lower, None).unwrap();
+    (Keyring::of_sessions(volume, Arc::clone(&host) as Arc<dyn KeyHost>, idle).unwrap(), host)
+}
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Calls `act` as a user in a session.
+fn as_user<T>(uid: u32, session: u32, act: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::new(&Alone);
+    act(&Cx::new(uid, 0, session, 0, true, &NEVER).with_call(&call))
+}
+
+fn add(keyring: &Arc<Keyring>, uid: u32, session: u32) -> Result<Arc<Grant>> {
+    as_user(uid, session, |cx| keyring.add(cx, None, PASSPHRASE, None))
+}
+
+fn uses(keyring: &Keyring, uid: u32, session: u32) -> Result<[u8; 8]> {
+    as_user(uid, session, |cx| keyring.with(cx, |keys| Ok(keys.fingerprint())))
+}
+
+#[test]
+fn a_key_belongs_to_a_user_and_a_session() {
+    let (keyring, _) = keyring(None, None);
+    assert_eq!(uses(&keyring, 7, 100), Err(Errno::NOKEY));
+    let refused = as_user(7, 100, |cx| keyring.add(cx, None, b"not the passphrase", None));
+    assert_eq!(refused.unwrap_err(), Errno::KEYREJECTED);
+    let refused = as_user(7, 100, |cx| keyring.add(cx, Some("third"), PASSPHRASE, None));
+    assert_eq!(refused.unwrap_err(), Errno::NOENT);
+    // A process that the server does not see has no session.
+    assert_eq!(add(&keyring, 7, 0).unwrap_err(), Errno::SRCH);
+    let first = add(&keyring, 7, 100).unwrap();
+    assert_eq!(first.slot.name, "default");
+    for (uid, session) in [(7, 101), (8, 100), (0, 100), (7, 0)] {
+        assert_eq!(uses(&keyring, uid, session), Err(Errno::NOKEY), "{uid} {session}");
+    }
+    let fingerprint = uses(&keyring, 7, 100).unwrap();
+    // The same key again is the same grant; another key replaces it.
+    assert!(Arc::ptr_eq(&first, &add(&keyring, 7, 100).unwrap()));
+    let second = as_user(7, 100, |cx| keyring.add(cx, None, b"the passphrase of another key", None)).unwrap();
+    assert_eq!(second.slot.name, "second");
+    assert_ne!(uses(&keyring, 7, 100).unwrap(), fingerprint);
+    assert!(!first.is_open());
+    // The first key was nobody else's.
+    assert_eq!(first.slot.with(|_| Ok(())), Err(Errno::NOKEY));
+}
+
+#[test]
+fn a_key_is_wiped_with_its_last_session() {
+    let (keyring, _) = keyring(None, None);
+    let (one, other) = (add(&keyring, 7, 100).unwrap(), add(&keyring, 8, 200).unwrap());
+    assert!(Arc::ptr_eq(&one.slot, &other.slot));
+    let open = as_user(7, 100, |cx| keyring.open(cx, 42)).unwrap();
+    assert_eq!(keyring.withdraw(|grant| Some(7) == grant.holder.map(|id| id.uid)), Ok(1));
+    // Its open files fail; those of the other session work.
+    assert_eq!(open.with(|_| Ok(())), Err(Errno::NOKEY));
+    assert_eq!(uses(&keyring, 7, 100), Err(Errno::NOKEY));
+    assert!(uses(&keyring, 8, 200).is_ok());
+    assert_eq!(keyring.withdraw(|_| true), Ok(1));
+    assert_eq!(other.slot.with(|_| Ok(())), Err(Errno::NOKEY));
+    assert!(keyring.grants().unwrap().is_empty());
+    // It can be added again; the old open file remains useless.
+    add(&keyring, 7, 100).unwrap();
+    assert!(uses(&keyring, 7, 100).is_ok());
+    assert_eq!(open.with(|_| Ok(())), Err(Errno::NOKEY));
+}
+
+/// A session ID is used again once the session has ended.
+#[test]
+fn another_session_with_the_same_id_has_no_key() {
+    for watched in [None, Some(Arc::new(AtomicBool::new(true)))] {
+        let (keyring, host) = keyring(watched.clone(), None);
+        add(&keyring, 7, 100).unwrap();
+        assert!(uses(&keyring, 7, 100).is_ok());
+        if let Some(running) = &watched {
+            running.store(false, Ordering::Relaxed);
+        }
+        // The leader has exited, other processes remain.
+        host.set(Leader::Exited);
+        assert!(uses(&keyring, 7, 100).is_ok());
+        keyring.reap();
+        assert!(uses(&keyring, 7, 100).is_ok());
+        // A process with the ID of the leader, which started later.
+        host.set(Leader::Started(6));
+        assert_eq!(uses(&keyring, 7, 100), Err(Errno::NOKEY));
+        keyring.reap();
+        assert!(!keyring.is_needed());
+    }
+}
+
+#[test]
+fn a_key_goes_with_its_session() {
+    let (keyring, host) = keyring(None, None);
+    add(&keyring, 7, 100).unwrap();
+    host.set(Leader::SessionEnded);
+    assert_eq!(add(&keyring, 8, 200).unwrap_err(), Errno::SRCH);
+    keyring.reap();
+    assert!(!keyring.is_needed());
+    assert_eq!(uses(&keyring, 7, 100), Err(Errno::NOKEY));
+}
+
+#[test]
+fn an_unused_key_is_withdrawn() {
+    let (keyring, _) = keyring(None, Some(Duration::from_secs(1)));
+    // A user can ask for less than the mount says, not for more.
+    let grant = as_user(7, 100, |cx| keyring.add(cx, None, PASSPHRASE, Some(Duration::from_secs(99)))).unwrap();
+    assert_eq!(grant.idle(), Some(Duration::from_secs(1)));
+    let uses_of_file = AtomicU64::new(0);
+    let open = as_user(7, 100, |cx| keyring.open(cx, 42)).unwrap();
+    let end = std::time::Instant::now() + Duration::from_millis(1500);
+    while std::time::Instant::now() < end {
+        // The use of an open file counts.
+        open.with(|_| Ok(())).unwrap();
+        uses_of_file.fetch_add(1, Ordering::Relaxed);
+        keyring.reap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(uses_of_file.into_inner() > 1 && keyring.is_needed());
+    std::thread::sleep(Duration::from_millis(1100));
+    keyring.reap();
+    assert!(!keyring.is_needed());
+    assert_eq!(open.with(|_| Ok(())), Err(Errno::NOKEY));
+}
+
+#[test]
+fn sessions_with_a_key_are_limited() {
+    let (keyring, _) = keyring(None, None);
+    for session in 1..=256 {
+        add(&keyring, 7, session).unwrap();
+    }
+    assert_eq!(add(&keyring, 7, 257).unwrap_err(), Errno::DQUOT);
+    // Other users are not affected, and neither is a session that has a key.
+    add(&keyring, 8, 257).unwrap();
+    add(&keyring, 7, 256).unwrap();
+}
