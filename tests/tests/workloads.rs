@@ -44,7 +44,7 @@ fn git(transport: Transport) {
         &[fx.union.dir()],
     );
     sh(
-        "diff -r --exclude=.git --exclude=Cargo.toml \"$1\"/src \"$1\"/clone; rm -r \"$1\"/clone \"$1\"/tree; ls \"$1\"",
+        "diff -r --no-dereference --exclude=.git --exclude=Cargo.toml \"$1\"/src \"$1\"/clone; rm -r \"$1\"/clone \"$1\"/tree; ls \"$1\"",
         &[fx.union.dir()],
     );
 }

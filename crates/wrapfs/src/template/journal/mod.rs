@@ -19,7 +19,7 @@ use super::lower_io::write_full;
 use crate::hooks::{Journal as Setting, Layout};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result};
+use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
 /// Offset of the first slot, in bytes.
 const FIRST_SLOT: u64 = 4096;
@@ -214,10 +214,16 @@ impl Journal {
         (state.file, state.count) = (None, 0);
         state.free.clear();
         let (root, cx) = (self.lower.root(), self.own());
+        let before = root.getattr(&cx);
         let removed = Name::new(&self.setting.name).and_then(|name| match root.lookup(&cx, name)? {
             Some(entry) if entry.vnode.id() == state.id => root.unlink(&cx, name),
             _ => Ok(()),
         });
+        // No operation runs any more, so this time is that of the last change.
+        if let (Ok(before), Ok(())) = (before, &removed) {
+            let times = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
+            let _ = root.setattr(&cx, &times, None);
+        }
         if let Err(errno) = removed {
             tracing::warn!(%errno, "cannot remove the journal {:?}", self.setting.name.escape_ascii().to_string());
         }
