@@ -36,4 +36,4 @@ pub use host::{KeyHost, KeySource, Leader, Secret, WatchedLeader, set_host};
 pub use layer::{JOURNAL, LAYER};
 
 #[cfg(test)]
-mod keyring_tests;
+mod tests;
