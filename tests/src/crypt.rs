@@ -35,6 +35,15 @@ pub struct Volume {
     passfile: PathBuf,
 }
 
+/// Gives this process a session that a server can tell from others. In a container, the leader of
+/// the session can be outside of the PID namespace: then the session has no ID.
+pub fn own_session() {
+    use nix::unistd::{getsid, setsid};
+    if getsid(None).expect("the session of this process").as_raw() == 0 {
+        setsid().expect("a new session");
+    }
+}
+
 /// Returns a command that runs gocryptfs.
 fn gocryptfs() -> Command {
     let mut command = Command::new("gocryptfs");

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use strata_tests::crypt::{FLAG_SETS, PASSPHRASE, Volume};
+use strata_tests::crypt::{FLAG_SETS, PASSPHRASE, Volume, own_session};
 use strata_tests::process::{run, sh, try_run};
 use strata_tests::shell::Shell;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
@@ -156,6 +156,7 @@ fn disk_and_logs(transport: Transport) {
             };
             let per_session = fs::write(mounted.path("try"), "").is_err();
             if per_session {
+                own_session();
                 let passfile = volume.passfile().to_str().unwrap();
                 for _ in 0..2 {
                     assert!(crypt(&["add", "--passfile", passfile]).status.success());

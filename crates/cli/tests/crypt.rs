@@ -490,6 +490,23 @@ fn a_volume_that_is_mounted_is_not_checked() {
 }
 
 #[test]
+fn a_session_that_began_outside_of_the_container_can_have_no_key() {
+    let _stage = Stage::new();
+    assert_eq!(Stage::init(&[]).code, 0);
+    let script = format!(
+        "{PROGRAM} mount 'cryptfs / {DIR}' {AT}
+         add() {{ /mnt/bin/cryptctl add --passfile /mnt/pass {AT}; }}; export -f add
+         add && exit 9
+         setsid -w bash -c 'add && echo x >{AT}/file'
+         umount {AT}"
+    );
+    let inside = run(Command::new("unshare").args(["-pf", "--mount-proc", "bash", "-ec", &script]), "");
+    assert_eq!(inside.code, 0, "{}{}", inside.out, inside.err);
+    assert!(inside.err.contains("it has no ID; start one inside, for example with: setsid -w bash"), "{}", inside.err);
+    assert_eq!(fs::read_dir(DIR).unwrap().count(), 3);
+}
+
+#[test]
 fn key_slots_are_added_and_removed() {
     let stage = Stage::new();
     assert_eq!(Stage::init(&["--argon2id", "--label", "mine"]).code, 0);

@@ -159,6 +159,11 @@ fn send(mount: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
     channel::call(mount, command, input).map_err(|error| refusal(mount, command, error))
 }
 
+/// Whether the session of this process has an ID in its PID namespace (getsid(2)).
+fn is_in_a_session() -> bool {
+    nix::unistd::getsid(None).is_ok_and(|session| session.as_raw() != 0)
+}
+
 fn refusal(mount: &Path, command: &str, error: Error) -> Failure {
     let shown = mount.display();
     let Error::Refused(errno) = error else { return channel::failure(mount, command, error) };
@@ -177,7 +182,13 @@ fn refusal(mount: &Path, command: &str, error: Error) -> Failure {
         }
         Errno::SRCH => (
             Failure::mount,
-            "the server does not see this process; run cryptctl in the server's PID namespace".to_owned(),
+            if is_in_a_session() {
+                "the server does not see this process; run cryptctl in the server's PID namespace"
+            } else {
+                "the session of this process began outside of its container (PID namespace), so it has no ID; \
+                 start one inside, for example with: setsid -w bash"
+            }
+            .to_owned(),
         ),
         Errno::NOMEM => (Failure::system, "not enough memory to derive the key".to_owned()),
         Errno::PERM => (Failure::usage, "only root may withdraw the keys of all users".to_owned()),
