@@ -4,10 +4,11 @@
 
 mod common;
 
+use common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
 use common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
 use common::untrusted;
 use conformance::fixture::{ROOT, name, names, user};
-use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+use memfs::{Count, Fault, Faults, MemFs, Plan};
 use proptest::prelude::{any, proptest};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
@@ -79,50 +80,6 @@ fn rustix_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Checks that each block is an old or a new one, or zeros between the two sizes.
-fn check(mounted: &Arc<dyn Layer>, plain: u64, (old, new): (&[u8], &[u8]), what: &str) -> u64 {
-    let (vnode, file) = open(mounted);
-    let size = vnode.getattr(&ROOT).unwrap().size;
-    assert!(size <= old.len().max(new.len()) as u64, "{what}: {size} bytes");
-    let mut block = vec![0; plain as usize];
-    for number in 0..size.div_ceil(plain) {
-        let len =
-            file.read(&ROOT, &mut block, number * plain).unwrap_or_else(|e| panic!("{what}: block {number}: {e}"));
-        let start = (number * plain) as usize;
-        let is_of = |bytes: &[u8]| (0..len).all(|i| block[i] == bytes.get(start + i).copied().unwrap_or(0));
-        assert!(is_of(old) || is_of(new), "{what}: block {number}");
-    }
-    size
-}
-
-/// Crashes at every change below, and in the middle of every write. Calls `then` with what a new
-/// server finds.
-fn crash_everywhere(plain: u64, change: &Change, start: &Arc<MemFs>, mut then: impl FnMut(Arc<MemFs>, &str)) {
-    let faults = [
-        Fault::Crash,
-        Fault::CrashInWrite { pages: 1 },
-        Fault::CrashInWrite { pages: 2 },
-        Fault::CrashInWrite { pages: 4 },
-        Fault::CrashInWrite { pages: 9 },
-    ];
-    for fault in faults {
-        for at in 1.. {
-            let plan = Faults::new();
-            let below = start.fork(&plan);
-            let mounted = journaled(below.clone(), plain);
-            let (vnode, file) = open(&mounted);
-            plan.arm(Plan { count: Count::Changes, at, fault });
-            let answer = change.apply(&*vnode, &*file);
-            let fired = plan.fired();
-            then(below.recover(&Faults::new()), &format!("{change:?}, {fault:?} at {at}"));
-            if !fired {
-                answer.unwrap();
-                break;
-            }
-        }
-    }
-}
-
 #[test]
 fn a_kill_at_any_moment_leaves_old_or_new_blocks() {
     let (mut runs, mut repaired) = (0, 0);
@@ -131,7 +88,7 @@ fn a_kill_at_any_moment_leaves_old_or_new_blocks() {
         for change in changes(plain) {
             let mut new = old.clone();
             change.apply_to(&mut new, None);
-            crash_everywhere(plain, &change, &start, |below, what| {
+            crash_everywhere(&|below| journaled(below, plain), &change, &start, |below, what| {
                 repaired += u32::from(has_journal(&below));
                 let mounted = journaled(below.clone(), plain);
                 assert!(!has_journal(&below), "{what}");
@@ -170,7 +127,7 @@ fn recovery_can_be_interrupted() {
     for change in changes {
         let mut new = old.clone();
         change.apply_to(&mut new, None);
-        crash_everywhere(plain, &change, &start, |crashed, what| {
+        crash_everywhere(&|below| journaled(below, plain), &change, &start, |crashed, what| {
             if !has_journal(&crashed) {
                 return;
             }
@@ -200,81 +157,20 @@ fn recovery_can_be_interrupted() {
 
 #[test]
 fn a_power_failure_leaves_old_or_new_blocks_of_a_durable_journal() {
-    let plain = 100;
-    let durable = |below: Arc<MemFs>| kept(below, plain as u32, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
-    let mut runs = 0;
-    for change in changes(plain).into_iter().filter(|change| !matches!(change, Change::Zero(..))) {
-        for at in 1.. {
-            let options = MemOptions { lose_data: true, ..MemOptions::default() };
-            let faults = Faults::new();
-            let below = MemFs::with(options, &faults);
-            let mounted = durable(below.clone());
-            let (vnode, file) = open(&mounted);
-            let mut old = Vec::new();
-            for first in [Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])] {
-                let done = first.apply(&*vnode, &*file).unwrap();
-                first.apply_to(&mut old, done);
-            }
-            file.fsync(&ROOT, false).unwrap();
-            let mut new = old.clone();
-            change.apply_to(&mut new, None);
-            faults.arm(Plan { count: Count::All, at, fault: Fault::Crash });
-            let _answer = change.apply(&*vnode, &*file);
-            let fired = faults.fired();
-            let mounted = durable(below.recover(&Faults::new()));
-            let size = check(&mounted, plain, (&old, &new), &format!("{change:?}, step {at}"));
-            assert!(size >= old.len().min(new.len()) as u64);
-            runs += 1;
-            if !fired {
-                break;
-            }
-        }
-    }
-    assert!(runs > 200, "{runs}");
+    let durable = |below| kept(below, 100, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
+    lose_power_everywhere(&|below| durable(below), 100);
 }
 
 /// Also errors of the journal, and of clearing it.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
-    let plain = 100;
-    let (start, old) = prepared(plain);
-    let mut runs = 0;
-    for change in changes(plain) {
-        for (count, fault) in [
-            (Count::All, Fault::Error(Errno::IO)),
-            (Count::Changes, Fault::Error(Errno::NOSPC)),
-            (Count::All, Fault::Error(vnode::MAY_BLOCK)),
-        ] {
-            for at in 1.. {
-                let below = start.fork(&Faults::new());
-                let mounted = journaled(below.clone(), plain);
-                let (vnode, file) = open(&mounted);
-                below.faults().arm(Plan { count, at, fault });
-                let answer = change.apply(&*vnode, &*file);
-                let fired = below.faults().fired();
-                below.faults().disarm();
-                let seen = read_all(&*vnode, &*file).unwrap_or_else(|e| panic!("{e:?} after {change:?}, step {at}"));
-                let mut new = old.clone();
-                match &answer {
-                    Ok(done) => change.apply_to(&mut new, *done),
-                    // A part of the range may be zero.
-                    Err(_) if matches!(change, Change::Zero(..)) => new.clone_from(&seen),
-                    Err(_) => {}
-                }
-                assert!(seen == new, "{change:?}, {fault:?} at step {at}: {answer:?}, {} bytes", seen.len());
-                // No record remains that would be applied to it.
-                let again = journaled(below.recover(&Faults::new()), plain);
-                let (vnode, file) = open(&again);
-                assert!(read_all(&*vnode, &*file).unwrap() == seen, "{change:?}, {fault:?} at step {at}");
-                runs += 1;
-                if !fired {
-                    answer.unwrap();
-                    break;
-                }
-            }
-        }
-    }
-    assert!(runs > 300, "{runs}");
+    let (start, old) = prepared(100);
+    fail_everywhere(&|below| journaled(below, 100), 100, (&start, &old));
+}
+
+#[test]
+fn a_full_disk_fails_writes_cleanly() {
+    fill_the_disk(&|below| journaled(below, 4096));
 }
 
 /// Until a record can be cleared, its file must not change.
@@ -307,28 +203,6 @@ fn a_record_that_cannot_be_cleared_protects_its_file() {
     assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![3; 100]));
     drop((mounted, vnode, file, other));
     assert!(!has_journal(&below));
-}
-
-#[test]
-fn a_full_disk_fails_writes_cleanly() {
-    for extra in 0..90 {
-        let (below, mut bytes) = prepared(4096);
-        let mounted = journaled(below.clone(), 4096);
-        let (vnode, file) = open(&mounted);
-        let used = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks * 512;
-        below.set_space(used + extra * 4096);
-        for (offset, len) in [(8192, 9000), (60_000, 30_000), (1, 40_000), (52_000, 5000)] {
-            let data = vec![extra as u8 + 20; len];
-            match file.write(&ROOT, &data, offset) {
-                Ok(n) => Change::Write(offset, data).apply_to(&mut bytes, Some(n)),
-                Err(errno) => assert_eq!(errno, Errno::NOSPC),
-            }
-            assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{extra} {offset}");
-        }
-        let again = journaled(below.recover(&Faults::new()), 4096);
-        let (vnode, file) = open(&again);
-        assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{extra}");
-    }
 }
 
 /// Returns a tree whose server was killed in the middle of overwriting `f`, and its contents.

@@ -1,4 +1,4 @@
-use super::{MAX_BLOCK, Object, State};
+use super::{MAX_BLOCK, Object, Sealed, State};
 use core::fmt;
 use vnode::{Cx, OpenFlags, Result};
 
@@ -119,6 +119,11 @@ pub trait FileFormat: Send + Sync + fmt::Debug {
     fn opened(&self, cx: &Cx<'_>, file: &Object<'_>, flags: OpenFlags) -> Result<Option<State>> {
         let _ = (cx, file, flags);
         Ok(None)
+    }
+
+    /// Returns the hooks that bind the blocks of a file to each other, if the format has them.
+    fn sealed(&self) -> Option<&dyn Sealed> {
+        None
     }
 
     /// Creates the header of a file that receives its first data, or receives data again after

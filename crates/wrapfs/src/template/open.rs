@@ -47,17 +47,24 @@ impl TemplateVnode {
         self.core.format.as_ref().map_or(Ok(None), |format| format.opened(cx, &self.object(), flags))
     }
 
-    fn open_format(&self, cx: &Cx<'_>, flags: OpenFlags, format: Arc<FormatInode>) -> Result<Arc<dyn OpenFile>> {
+    fn open_format(&self, cx: &Cx<'_>, flags: OpenFlags, inode: Arc<FormatInode>) -> Result<Arc<dyn OpenFile>> {
         let opened = self.opened(cx, flags)?;
         let lower = if flags.truncates() {
-            let _own = format.own(cx)?;
+            let _own = inode.own(cx)?;
             let lower = self.lower.open(cx, widened(flags))?;
-            format.forget_header();
+            inode.forget_header();
             lower
         } else {
-            self.lower.open(cx, widened(flags))?
+            let lower = self.lower.open(cx, widened(flags))?;
+            if let Some(format) = self.core.format.as_ref().filter(|format| format.is_sealed()) {
+                let (inode, object, file) = (&*inode, self.object(), &*lower);
+                let file = FormatFile { format, inode, object, vnode: &*self.lower, file, opened: opened.as_ref() };
+                let _shared = inode.share(cx)?;
+                file.check_opened(cx)?;
+            }
+            lower
         };
-        Ok(self.file_of_format(lower, flags, format, opened))
+        Ok(self.file_of_format(lower, flags, inode, opened))
     }
 
     fn resize_format(

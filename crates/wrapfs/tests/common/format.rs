@@ -17,10 +17,14 @@ const ZERO: u32 = 0x10;
 #[derive(Debug)]
 pub(crate) struct Summed;
 
+/// Length of what identifies a file, at the start of its header.
+pub(crate) const ID: usize = 18;
+
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 fn sum(at: &FormatBlock<'_>, bytes: &[u8]) -> u64 {
-    let all = at.header.iter().chain(&at.number.to_le_bytes()).chain(bytes).copied().collect::<Vec<u8>>();
+    let id = at.header.get(..ID).unwrap_or(at.header);
+    let all = id.iter().chain(&at.number.to_le_bytes()).chain(bytes).copied().collect::<Vec<u8>>();
     all.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
@@ -50,7 +54,7 @@ impl FileFormat for Summed {
 }
 
 pub(crate) fn layout(plain: u32) -> Layout {
-    Layout::new(18, plain, plain + 9).unwrap()
+    Layout::new(ID as u32, plain, plain + 9).unwrap()
 }
 
 pub(crate) fn layer(below: Arc<dyn Layer>, plain: u32) -> Arc<dyn Layer> {
@@ -166,8 +170,13 @@ impl Change {
 
 /// Returns a tree with a file `f`, and its content.
 pub(crate) fn prepared(plain: u64) -> (Arc<MemFs>, Vec<u8>) {
+    prepared_with(&|below| layer(below, plain as u32), plain)
+}
+
+/// As [`prepared`], with another layer.
+pub(crate) fn prepared_with(mount: &dyn Fn(Arc<MemFs>) -> Arc<dyn Layer>, plain: u64) -> (Arc<MemFs>, Vec<u8>) {
     let below = MemFs::new();
-    let mounted = layer(below.clone(), plain as u32);
+    let mounted = mount(below.clone());
     let (vnode, file) = open(&mounted);
     let mut bytes = Vec::new();
     let len = (12 * plain + plain / 3) as usize;

@@ -1,7 +1,9 @@
 //! Shared helpers.
 #![allow(dead_code)]
 
+pub(crate) mod crash;
 pub(crate) mod format;
+pub(crate) mod sealed;
 pub(crate) mod store;
 pub(crate) mod untrusted;
 

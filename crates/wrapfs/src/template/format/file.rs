@@ -4,10 +4,11 @@ use super::super::journal::Recorded;
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::At;
 use super::protect::Change;
+use super::sealed_write::SealedHeader;
 use super::{FormatInode, Formatted};
-use crate::hooks::{Layout, Object, State};
+use crate::hooks::{Layout, Object, Seal, State};
 use std::sync::Arc;
-use vnode::{Cx, OpenFile, Result, Vnode};
+use vnode::{Cx, Errno, OpenFile, Result, Vnode};
 
 /// A file stored in a format, open for reading below, and for writing if it is written.
 pub(crate) struct FormatFile<'a> {
@@ -28,11 +29,15 @@ pub(super) struct Undo<'a> {
     pub(super) blocks: Vec<(u64, Scratch)>,
     /// The record of the change under way.
     pub(super) recorded: Option<Recorded<'a>>,
+    /// The header and the seal before the first change, if the file is sealed.
+    pub(super) sealed: Option<SealedHeader>,
+    /// Those that the change under way ends with.
+    pub(super) next: Option<SealedHeader>,
 }
 
 impl Undo<'_> {
     pub(super) const fn new(stored: u64) -> Self {
-        Self { stored, blocks: Vec::new(), recorded: None }
+        Self { stored, blocks: Vec::new(), recorded: None, sealed: None, next: None }
     }
 }
 
@@ -56,9 +61,11 @@ impl<'f> FormatFile<'f> {
             return Ok(Some(Arc::clone(header)));
         }
         let mut header = vec![0; self.layout().header() as usize];
-        // An incomplete header, left by a crash, counts as none.
-        if self.read_below(cx, &mut header, 0)? < header.len() {
-            return Ok(None);
+        let len = self.read_below(cx, &mut header, 0)?;
+        if len < header.len() {
+            // An incomplete header, left by a crash, counts as none. A sealed one is written at
+            // once.
+            return if len > 0 && self.sealed().is_some() { Err(Errno::IO) } else { Ok(None) };
         }
         guard("check_header", || self.format.hook.check_header(cx, &self.object, &header))?;
         Ok(Some(self.keep_header(header)))
@@ -74,7 +81,7 @@ impl<'f> FormatFile<'f> {
     pub(super) fn new_header(&self, cx: &Cx<'_>) -> Result<Arc<[u8]>> {
         let mut header = vec![0; self.layout().header() as usize];
         guard("new_header", || self.format.hook.new_header(cx, &self.object, &mut header))?;
-        Ok(header.into())
+        self.seal_new(cx, header.into())
     }
 
     /// Writes the header of an empty file, replacing leftovers of another one.
@@ -84,7 +91,7 @@ impl<'f> FormatFile<'f> {
             self.set_size_below(cx, 0)?;
         }
         self.write_below(cx, header, 0).1?;
-        *self.inode.header.lock() = Some(Arc::clone(header));
+        self.keep_new(header);
         Ok(())
     }
 
@@ -100,8 +107,14 @@ impl<'f> FormatFile<'f> {
             let at = offset.saturating_add(done as u64);
             let skip = at % plain;
             let blocks = (skip + rest.len() as u64).div_ceil(plain).min(self.format.chunk());
+            self.verify(cx, &header, at / plain..at / plain + blocks)?;
             let mut stored = Scratch::take((blocks * self.layout().stored()) as usize);
-            let got = self.read_below(cx, &mut stored, self.layout().start_of(at / plain))?;
+            let start = self.layout().start_of(at / plain);
+            let got = self.read_below(cx, &mut stored, start)?;
+            if self.sealed_len(start, stored.len()).is_some_and(|len| len != got) {
+                tracing::warn!(inode = self.vnode.id(), "the length of the file was changed below while it was in use");
+                return Err(Errno::IO);
+            }
             // Return an error rather than a short read, which would mean end of file.
             let bytes = stored.get(..got).unwrap_or_default();
             done += self.decode_span(cx, (&header, at / plain), bytes, (skip as usize, rest))?;
@@ -121,8 +134,8 @@ impl<'f> FormatFile<'f> {
     }
 
     /// Writes one block, whose old stored bytes are `old`. The change ends with the stored size
-    /// `after`, which the caller sets if the block does not. The caller then ends the change with
-    /// [`Self::finish`].
+    /// `after`, which the caller sets if the block does not. `seal` is the seal after the change,
+    /// without the block. The caller then ends the change with [`Self::complete`].
     pub(super) fn put(
         &self,
         cx: &Cx<'_>,
@@ -130,12 +143,15 @@ impl<'f> FormatFile<'f> {
         (header, number): At<'_>,
         (old, plain): (Scratch, &[u8]),
         (before, after): (u64, u64),
+        seal: Option<Seal>,
     ) -> Result<()> {
         let mut stored = self.buffer(self.stored_len(plain.len()));
         self.encode(cx, (header, number), plain, &mut stored)?;
         let start = self.layout().start_of(number);
         let change = Change::of_block(before, after, start, stored.len());
-        undo.recorded = self.record(cx, header, &change, &mut stored)?;
+        let seal = self.seal_with(cx, (header, number), &stored, seal)?;
+        let kept = self.begin_sealed(cx, undo, seal, change.len > 0)?;
+        undo.recorded = self.record(cx, kept.as_deref().unwrap_or(header), &change, &mut stored)?;
         undo.blocks.push((start, old));
         self.write_below(cx, &stored, start).1
     }
@@ -146,14 +162,21 @@ impl<'f> FormatFile<'f> {
             Ok(now) => (now, None),
             Err(errno) => (u64::MAX, Some(errno)),
         };
+        let sealed = undo.sealed.filter(|_| undo.stored > self.layout().header());
+        let header = sealed.as_ref().map(|(header, _)| Arc::clone(header)).or_else(|| self.inode.header.lock().clone());
         let mut recorded = Vec::from_iter(undo.recorded);
         for (start, bytes) in undo.blocks.into_iter().rev().filter(|(_, bytes)| !bytes.is_empty()) {
             // An error of the journal is no reason to leave the new bytes.
-            recorded.extend(self.record_undo(cx, start, &bytes, (now, undo.stored)).ok().flatten());
+            let header = header.as_deref();
+            recorded.extend(self.record_undo(cx, header, (start, &bytes), (now, undo.stored)).ok().flatten());
             failed = self.write_below(cx, &bytes, start).1.err().or(failed);
         }
         if now > undo.stored {
             failed = self.set_size_below(cx, undo.stored).err().or(failed);
+        }
+        if let Some((header, seal)) = sealed {
+            failed = self.write_below(cx, &header, 0).1.err().or(failed);
+            self.keep_seal(header, seal);
         }
         recorded.into_iter().for_each(|recorded| failed = self.finish(cx, Some(recorded)).err().or(failed));
         if undo.stored <= self.layout().header() {
@@ -168,16 +191,15 @@ impl<'f> FormatFile<'f> {
     fn record_undo(
         &self,
         cx: &Cx<'_>,
-        start: u64,
-        old: &[u8],
+        header: Option<&[u8]>,
+        (start, old): (u64, &[u8]),
         (now, stored): (u64, u64),
     ) -> Result<Option<Recorded<'f>>> {
-        let header = self.inode.header.lock().clone();
         let Some(header) = header.filter(|_| self.format.journal.is_some()) else { return Ok(None) };
         let mut bytes = self.buffer(old.len());
         bytes.copy_from_slice(old);
         let change = Change { before: now, after: stored, size: stored, offset: start, len: old.len() };
-        self.record(cx, &header, &change, &mut bytes)
+        self.record(cx, header, &change, &mut bytes)
     }
 
     pub(super) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

@@ -24,6 +24,9 @@ impl FormatFile<'_> {
             let start = self.layout().start_of(number);
             let exactly = number == offset / plain || matches!(whence, Whence::Data);
             let (is_hole, next) = self.is_hole(cx, (number, start), exactly)?;
+            if let (Some(_), Some(header)) = (self.sealed(), self.header(cx)?) {
+                self.verify(cx, &header, number..next)?;
+            }
             if is_hole == matches!(whence, Whence::Hole) {
                 return Ok(offset.max(number * plain));
             }
@@ -72,7 +75,9 @@ impl FormatFile<'_> {
         }
         let end = offset.checked_add(len).filter(|&end| end <= self.layout().max_size()).ok_or(Errno::FBIG)?;
         self.settle()?;
-        let size = self.size(cx)?;
+        let stored = self.stored(cx)?;
+        self.check_length(cx, stored)?;
+        let size = self.layout().plain_size(stored);
         match mode & !KEEP_SIZE {
             PUNCH_HOLE if mode & KEEP_SIZE != 0 => return self.zero(cx, offset, end.min(size), size),
             ZERO_RANGE => self.zero(cx, offset, end.min(size), size)?,
@@ -101,6 +106,7 @@ impl FormatFile<'_> {
         }
         let (first, after) = (from.div_ceil(plain), to / plain);
         if first < after {
+            self.write_holes(cx, first, after)?;
             let (start, end) = (self.layout().start_of(first), self.layout().start_of(after));
             self.file.fallocate(cx, PUNCH_HOLE | KEEP_SIZE, start, end - start)?;
             self.write_zeros(cx, from, first * plain)?;

@@ -1,13 +1,16 @@
 //! Data in blocks of a larger, fixed size, behind a header. docs/wrapfs.md lists the guarantees.
 //!
 //! `coding` encodes and decodes blocks; `file` reads, and restores blocks after an error; `write`,
-//! `resize` and `holes` are the other operations; `protect` records them in the journal.
+//! `resize` and `holes` are the other operations; `protect` records them in the journal. `seal` checks
+//! blocks against the seal of a file, and `sealed_write` keeps it.
 
 mod coding;
 mod file;
 mod holes;
 mod protect;
 mod resize;
+mod seal;
+mod sealed_write;
 mod write;
 
 pub(crate) use file::FormatFile;
@@ -16,8 +19,9 @@ use super::guard::guard;
 use super::journal::Journal;
 use super::parallel;
 use super::table::Table;
-use crate::hooks::{FileFormat, Layout, Object, State};
+use crate::hooks::{FileFormat, Layout, Object, Sealed, State};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use seal::SealInUse;
 use std::sync::Arc;
 use vnode::{Cx, MAY_BLOCK, OpenFlags, Result};
 
@@ -43,6 +47,8 @@ pub(crate) struct FormatInode {
     lock: RwLock<()>,
     /// The header, once it has been read or created. `None` while the file is empty.
     header: Mutex<Option<Arc<[u8]>>>,
+    /// The seal in the header, once it is needed, if the format has seals.
+    seal: Mutex<Option<SealInUse>>,
 }
 
 impl Formatted {
@@ -56,6 +62,24 @@ impl Formatted {
         (CHUNK / self.layout.stored()).max(1)
     }
 
+    fn sealed(&self) -> Option<&dyn Sealed> {
+        self.hook.sealed()
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed().is_some()
+    }
+
+    /// Returns how many bytes at the start of a file's header identify the file.
+    pub(crate) fn fixed(&self) -> usize {
+        self.sealed().map_or(usize::MAX, Sealed::fixed)
+    }
+
+    /// Returns how many bytes of a record in the journal are a file's header.
+    pub(crate) fn head(&self) -> usize {
+        self.sealed().map_or(0, |_| self.layout.header() as usize)
+    }
+
     /// Calls the hook for a file that is being opened.
     pub(crate) fn opened(&self, cx: &Cx<'_>, file: &Object<'_>, flags: OpenFlags) -> Result<Option<State>> {
         guard("opened", || self.hook.opened(cx, file, flags))
@@ -63,8 +87,9 @@ impl Formatted {
 
     pub(crate) fn inode(&self, id: u64) -> Arc<FormatInode> {
         self.table.get(id).unwrap_or_else(|| {
-            let (lock, header) = (RwLock::default(), Mutex::default());
-            self.table.insert(id, Arc::new(FormatInode { id, table: Arc::clone(&self.table), lock, header }))
+            let (table, lock) = (Arc::clone(&self.table), RwLock::default());
+            let (header, seal) = (Mutex::default(), Mutex::default());
+            self.table.insert(id, Arc::new(FormatInode { id, table, lock, header, seal }))
         })
     }
 }
@@ -81,6 +106,7 @@ impl FormatInode {
     /// Drops the cached header: the file is empty, or may have been replaced.
     pub(crate) fn forget_header(&self) {
         *self.header.lock() = None;
+        *self.seal.lock() = None;
     }
 }
 

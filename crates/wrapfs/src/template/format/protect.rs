@@ -1,11 +1,11 @@
 //! Changes of stored blocks that leave none of them torn: see [`super::super::journal`].
 
 use super::super::data::Scratch;
-use super::super::journal::{HeaderId, PREFIX, Record, Recorded};
+use super::super::journal::{PREFIX, Record, Recorded};
 use super::file::FormatFile;
 use std::ops::{Deref, DerefMut};
 use std::time::{SystemTime, UNIX_EPOCH};
-use vnode::{Cx, Result};
+use vnode::{Cx, Errno, Result};
 
 /// Bytes to be stored, with room for a record of the journal before them.
 pub(super) struct Stored {
@@ -66,12 +66,12 @@ impl Change {
 impl<'f> FormatFile<'f> {
     /// Returns a buffer with arbitrary contents for this many stored bytes.
     pub(super) fn buffer(&self, len: usize) -> Stored {
-        let room = if self.format.journal.is_some() { PREFIX } else { 0 };
+        let room = if self.format.journal.is_some() { PREFIX + self.format.head() } else { 0 };
         Stored { buffer: Scratch::take(room + len), room }
     }
 
     /// Records a change before it is made, if the layer has a journal. `stored` begins with the
-    /// bytes of the change.
+    /// bytes of the change. In a sealed file, `header` is the one that it has after recovery.
     pub(super) fn record(
         &self,
         cx: &Cx<'_>,
@@ -81,15 +81,20 @@ impl<'f> FormatFile<'f> {
     ) -> Result<Option<Recorded<'f>>> {
         let Some(journal) = &self.format.journal else { return Ok(None) };
         let Change { before, after, size, offset, len } = *change;
+        let head = self.format.head();
+        if let Some(room) = stored.buffer.get_mut(PREFIX..PREFIX + head) {
+            room.copy_from_slice(header.get(..head).ok_or(Errno::IO)?);
+        }
         let record = Record {
             number: self.vnode.id(),
             generation: self.vnode.generation(),
-            header: HeaderId::of(header),
+            header: journal.id_of(header),
             before,
             after,
             size,
+            len: u32::try_from(head + len).unwrap_or(u32::MAX),
+            head: u32::try_from(head).unwrap_or(u32::MAX),
             offset,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
             time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         };
         journal.record(cx, &record, &mut stored.buffer).map(Some)

@@ -11,6 +11,7 @@ impl<'f> FormatFile<'f> {
         }
         let stored = self.stored(cx)?;
         let size = self.layout().plain_size(stored);
+        self.check_length(cx, if new == 0 { 0 } else { stored })?;
         let below = SetAttr { size: Some(self.layout().stored_size(new)), ..*set };
         let cx = &blocking(cx);
         self.settle()?;
@@ -23,6 +24,8 @@ impl<'f> FormatFile<'f> {
             Ok(())
         };
         let answer = made.and_then(|()| {
+            self.record_size(cx, &mut undo, new)?;
+            self.write_seal(cx, &mut undo)?;
             let attr = self.vnode.setattr(cx, &below, Some(self.file))?;
             self.finish(cx, undo.recorded.take()).map(|()| attr)
         });
@@ -43,7 +46,8 @@ impl<'f> FormatFile<'f> {
         self.decode_old(cx, (&header, number), &old, &mut plain)?;
         plain.shorten(rest as usize);
         let sizes = (undo.stored, self.layout().stored_size(new));
-        self.put(cx, undo, (&header, number), (old, &plain), sizes)
+        let seal = self.seal_up_to(cx, &header, number, new)?;
+        self.put(cx, undo, (&header, number), (old, &plain), sizes, seal)
     }
 
     /// Extends the last block, and writes the new last block if it is partial: only whole blocks
@@ -70,16 +74,19 @@ impl<'f> FormatFile<'f> {
             let len = self.decode_old(cx, (&header, number), &old, &mut bytes)?;
             bytes.shorten((new - number * plain).min(plain) as usize);
             bytes.get_mut(len..).unwrap_or_default().fill(0);
-            let after = self.layout().stored_size(number * plain + bytes.len() as u64);
-            self.put(cx, undo, (&header, number), (old, &bytes), (stored, after))?;
-            self.finish(cx, undo.recorded.take())?;
+            let size = number * plain + bytes.len() as u64;
+            let after = self.layout().stored_size(size);
+            let seal = self.seal_without(cx, (&header, number), &old, size)?;
+            self.put(cx, undo, (&header, number), (old, &bytes), (stored, after), seal)?;
+            self.complete(cx, undo)?;
             stored = after;
         }
         let (number, rest) = (new / plain, new % plain);
         if rest > 0 && number * plain >= size {
             let (none, sizes) = (Scratch::take(0), (stored, self.layout().stored_size(new)));
-            self.put(cx, undo, (&header, number), (none, &vec![0; rest as usize]), sizes)?;
-            self.finish(cx, undo.recorded.take())?;
+            let seal = self.seal_without(cx, (&header, number), &none, new)?;
+            self.put(cx, undo, (&header, number), (none, &vec![0; rest as usize]), sizes, seal)?;
+            self.complete(cx, undo)?;
         }
         Ok(())
     }

@@ -70,10 +70,14 @@ impl<'f> FormatFile<'f> {
     fn plan<'a>(&self, cx: &Cx<'_>, data: &'a [u8], offset: u64) -> Result<Plan<'a>> {
         let stored = self.stored(cx)?;
         let (size, plain) = (self.layout().plain_size(stored), self.layout().plain());
+        self.check_length(cx, stored)?;
         let header = if size == 0 { self.new_header(cx)? } else { self.header(cx)?.ok_or(Errno::IO)? };
         let end = offset + data.len() as u64;
         let (first, last) = (offset / plain, (end - 1) / plain);
         let mut plan = Plan { data, offset, header, edges: [None, None], tail: None, stored, size, now: stored };
+        if size > 0 {
+            self.verify(cx, &plan.header, first..last + 1)?;
+        }
         let is_part = |number: u64| number * plain < offset || end < (number + 1) * plain;
         let head = if is_part(first) { Some(self.edge(cx, &plan, first)?) } else { None };
         let tail = if first != last && is_part(last) { Some(self.edge(cx, &plan, last)?) } else { None };
@@ -125,9 +129,10 @@ impl<'f> FormatFile<'f> {
         plan.now = right;
         if let Some(tail) = plan.tail.take() {
             let after = self.layout().start_of(tail.number + 1);
-            let (at, block) = ((&*plan.header, tail.number), (tail.old, &*tail.plain));
-            self.put(cx, undo, at, block, (right, after))?;
-            self.finish(cx, undo.recorded.take())?;
+            let at = (&*plan.header, tail.number);
+            let seal = self.seal_without(cx, at, &tail.old, self.layout().plain_size(after))?;
+            self.put(cx, undo, at, (tail.old, &*tail.plain), (right, after), seal)?;
+            self.complete(cx, undo)?;
             plan.now = after;
         }
         Ok(())
@@ -138,10 +143,17 @@ impl<'f> FormatFile<'f> {
     fn write_blocks(&self, cx: &Cx<'_>, plan: &Plan<'_>) -> Result<usize> {
         let plain = self.layout().plain();
         let after = plan.end().div_ceil(plain);
-        let (mut number, mut now) = (plan.offset / plain, plan.now);
+        let (mut number, mut now, old) = (plan.offset / plain, plan.now, self.count(plan.size));
+        let sealed = self.sealed();
         while number < after {
-            let stop = after.min(number + self.format.chunk());
+            let mut stop = after.min(number + self.format.chunk());
+            if sealed.is_some() && number < old {
+                stop = stop.min(old);
+            }
             let written = self.encode_part(cx, plan, number, stop).and_then(|mut stored| {
+                if let Some(sealed) = sealed {
+                    return self.write_sealed(cx, sealed, number, &mut stored);
+                }
                 let start = self.layout().start_of(number);
                 let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
                 let recorded = self.record(cx, &plan.header, &change, &mut stored)?;

@@ -22,8 +22,8 @@ impl Core {
         if self.read_only || self.lower.properties().read_only {
             return Ok(());
         }
-        let most = format.chunk() * format.layout.stored();
-        let journal = Journal::new(lower, setting, format.layout, most, owner);
+        let most = format.head() as u64 + format.chunk() * format.layout.stored();
+        let journal = Journal::new(lower, setting, (format.layout, format.fixed()), most, owner);
         journal.recover()?;
         format.journal = Some(journal);
         Ok(())

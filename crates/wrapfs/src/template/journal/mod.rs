@@ -34,6 +34,8 @@ pub(crate) struct Journal {
     lower: Arc<dyn Layer>,
     setting: Setting,
     layout: Layout,
+    /// How many bytes at the start of a file's header identify the file.
+    fixed: usize,
     /// Size of a slot, which holds one record with its data, in bytes.
     slot: u64,
     /// The user that the server runs as, who owns the journal.
@@ -65,13 +67,24 @@ pub(crate) struct Recorded<'a> {
 
 impl Journal {
     /// Returns the journal of a layer. `most` is the maximum length of a record's data in bytes.
-    pub(crate) fn new(lower: Arc<dyn Layer>, setting: Setting, layout: Layout, most: u64, owner: (u32, u32)) -> Self {
+    pub(crate) fn new(
+        lower: Arc<dyn Layer>,
+        setting: Setting,
+        (layout, fixed): (Layout, usize),
+        most: u64,
+        owner: (u32, u32),
+    ) -> Self {
         let slot = (PREFIX as u64 + most).next_multiple_of(FIRST_SLOT);
-        Self { lower, setting, layout, slot, uid: owner.0, gid: owner.1, state: Mutex::default() }
+        Self { lower, setting, layout, fixed, slot, uid: owner.0, gid: owner.1, state: Mutex::default() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
         self.setting.durable
+    }
+
+    /// Returns what identifies the file with this header.
+    pub(crate) fn id_of(&self, header: &[u8]) -> HeaderId {
+        HeaderId::of(header.get(..self.fixed).unwrap_or(header))
     }
 
     /// Returns the context of the journal's own work, which no signal interrupts.

@@ -30,14 +30,17 @@ pub(crate) struct Record {
     pub(crate) after: u64,
     /// The size that recovery sets.
     pub(crate) size: u64,
-    /// Where the data belongs that follows the record, and its length.
-    pub(crate) offset: u64,
+    /// Length of the data that follows the record.
     pub(crate) len: u32,
+    /// How many bytes of the data are the header that the file gets: all of it or none.
+    pub(crate) head: u32,
+    /// Where the rest of the data belongs.
+    pub(crate) offset: u64,
     /// When the change began, in seconds since 1970.
     pub(crate) time: u64,
 }
 
-/// The start and a checksum of a file's header.
+/// The start and a checksum of the part of a file's header that does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeaderId {
     start: [u8; HEADER_BYTES],
@@ -99,6 +102,7 @@ impl Record {
         for field in [self.before, self.after, self.size, self.offset, self.time] {
             fields.put(&field.to_le_bytes());
         }
+        fields.put(&self.head.to_le_bytes());
         let sum = checksum(prefix, data.get(..self.len as usize).unwrap_or_default());
         if let Some(field) = prefix.get_mut(8..12) {
             field.copy_from_slice(&sum.to_le_bytes());
@@ -116,14 +120,17 @@ impl Record {
         let header = HeaderId { sum: source.u32()?, start: source.take()? };
         let [before, after, size, offset, time] =
             [source.u64()?, source.u64()?, source.u64()?, source.u64()?, source.u64()?];
-        Some((Self { number, generation, header, before, after, size, offset, len, time }, sum))
+        let head = source.u32()?;
+        Some((Self { number, generation, header, before, after, size, len, head, offset, time }, sum))
     }
 
     /// Whether a change of a file with a header of `header` bytes can look like this.
     pub(super) fn is_possible(&self, header: u64) -> bool {
-        let end = self.offset.checked_add(self.len.into());
-        let has_room = self.len == 0 || (self.offset >= header && end.is_some_and(|end| end <= self.size));
-        has_room && self.explains(self.size) && self.before.max(self.after) <= i64::MAX.cast_unsigned()
+        let Some(len) = self.len.checked_sub(self.head) else { return false };
+        let end = self.offset.checked_add(len.into());
+        let has_room = len == 0 || (self.offset >= header && end.is_some_and(|end| end <= self.size));
+        let has_head = self.head == 0 || (u64::from(self.head) == header && self.size >= header);
+        has_room && has_head && self.explains(self.size) && self.before.max(self.after) <= i64::MAX.cast_unsigned()
     }
 
     /// Whether a file of this size may be in the middle of the change.
@@ -165,8 +172,9 @@ mod tests {
             before: 4146,
             after: 8274,
             size: 4146,
-            offset: 18,
             len: 5,
+            head: 0,
+            offset: 18,
             time: 1_700_000_000,
         }
     }
@@ -215,7 +223,12 @@ mod tests {
             Record { offset: 4142, ..example() },
             Record { offset: u64::MAX, ..example() },
             Record { after: u64::MAX, ..example() },
+            Record { head: 6, ..example() },
+            Record { head: 5, ..example() },
         ];
         assert!(wrong.iter().all(|record| !record.is_possible(18)));
+        let sealed = Record { len: 18 + 5, head: 18, ..example() };
+        assert!(sealed.is_possible(18) && !Record { offset: 4142, ..sealed }.is_possible(18));
+        assert!(!Record { before: 9, size: 9, len: 18, ..sealed }.is_possible(18));
     }
 }

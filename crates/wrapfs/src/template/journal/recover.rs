@@ -2,7 +2,7 @@
 
 use super::super::data::Scratch;
 use super::super::lower_io::{read_full, set_size, write_full};
-use super::record::{self, FILE_HEADER, HeaderId, PREFIX, Record};
+use super::record::{self, FILE_HEADER, PREFIX, Record};
 use super::{FIRST_SLOT, Journal};
 use std::sync::Arc;
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, SetAttr, Vnode};
@@ -121,11 +121,13 @@ impl Journal {
         let file = open_writable(cx, &vnode, &attr)?;
         let mut header = Scratch::take(self.layout.header() as usize);
         let len = read_full(&*file, cx, &mut header, 0)?;
-        if len < header.len() || HeaderId::of(&header) != record.header {
+        if len < header.len() || self.id_of(&header) != record.header {
             return changed("the file has another header");
         }
-        write_full(&*file, cx, data, record.offset).1?;
+        let (head, blocks) = data.split_at_checked(record.head as usize).ok_or(Errno::IO)?;
+        write_full(&*file, cx, blocks, record.offset).1?;
         set_size(&*vnode, &*file, cx, record.size)?;
+        write_full(&*file, cx, head, 0).1?;
         if self.is_durable() {
             file.fsync(cx, true)?;
         }

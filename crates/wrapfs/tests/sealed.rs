@@ -1,0 +1,279 @@
+//! Sealed files: blocks that were put back, removed, added or replaced by holes are noticed, and
+//! nothing that the layer itself does, or is killed while doing, is taken for that.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
+use common::format::{Change, PUNCH, Random, changes, open, prepared_with, read_all};
+use common::sealed::{HEADER, JOURNAL, SealedSums, layout, read_anew, sealed};
+use conformance::fixture::{ROOT, name};
+use memfs::{Fault, Faults, MemFs, Plan};
+use std::sync::Arc;
+use vnode::{Errno, Layer, OpenFlags, SetAttr, Whence};
+use wrapfs::Template;
+use wrapfs::hooks::Journal;
+
+fn prepared(plain: u64) -> (Arc<MemFs>, Vec<u8>) {
+    prepared_with(&|below| sealed(below, plain), plain)
+}
+
+#[test]
+fn sealed_layers_conform() {
+    conformance::run_all(|| sealed(MemFs::new(), 4096));
+    conformance::run_all(|| sealed(MemFs::new(), 100));
+}
+
+/// A file that outgrows its table several times, compared with plain bytes; the layer is mounted
+/// anew all the time.
+#[test]
+fn random_changes_keep_the_seal() {
+    for (seed, plain) in [(1, 10), (2, 100), (3, 1000), (4, 10), (5, 37)] {
+        let below = MemFs::new();
+        let mut mounted = sealed(below.clone(), plain);
+        let (mut random, mut bytes) = (Random(seed), Vec::new());
+        for round in 0..400 {
+            let most = plain * [20, 3, 300][round / 50 % 3];
+            let change = Change::random(&mut random, plain, most);
+            {
+                let (vnode, file) = open(&mounted);
+                let done = change.apply(&*vnode, &*file).unwrap_or_else(|e| panic!("{seed}, {round}: {change:?}: {e}"));
+                change.apply_to(&mut bytes, done);
+                assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{seed}, {round}: {change:?}");
+            }
+            if round % 3 == 0 {
+                mounted = sealed(below.clone(), plain);
+            }
+            if round % 5 == 0 {
+                let (vnode, file) = open(&mounted);
+                assert!(read_all(&*vnode, &*file).unwrap() == bytes, "{seed}, {round}: {change:?}, then mounted");
+                let size = bytes.len() as u64;
+                let hole = file.seek(&ROOT, 0, Whence::Hole);
+                assert!(hole == Err(Errno::NXIO) && size == 0 || hole.unwrap() <= size);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_a_sealed_file_readable() {
+    let mut runs = 0;
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        for change in changes(plain) {
+            let mut new = old.clone();
+            change.apply_to(&mut new, None);
+            crash_everywhere(&|below| sealed(below, plain), &change, &start, |below, what| {
+                let mounted = sealed(below.clone(), plain);
+                let size = check(&mounted, plain, (&old, &new), what);
+                let (_, file) = open(&mounted);
+                file.write(&ROOT, &[9; 350], size + 150).unwrap();
+                drop((mounted, file));
+                let seen = read_anew(below, plain, 999).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(seen.len() as u64, size + 500);
+                runs += 1;
+            });
+        }
+    }
+    assert!(runs > 1000, "{runs}");
+}
+
+#[test]
+fn recovery_can_be_interrupted() {
+    let (plain, mut runs) = (5000, 0);
+    let (start, old) = prepared(plain);
+    for change in [Change::Write(2500, vec![7; 15_000]), Change::Truncate(31_007), Change::Truncate(30_000)] {
+        let mut new = old.clone();
+        change.apply_to(&mut new, None);
+        crash_everywhere(&|below| sealed(below, plain), &change, &start, |crashed, what| {
+            for at in 1.. {
+                let faults = Faults::new();
+                let below = crashed.fork(&faults);
+                faults.arm(Plan { count: memfs::Count::Changes, at, fault: Fault::CrashInWrite { pages: 1 } });
+                let format = SealedSums::default();
+                let again = Template::over(below.clone()).format(layout(5000), format).journal(Journal::new(JOURNAL));
+                drop(again.build());
+                let fired = faults.fired();
+                check(&sealed(below.recover(&Faults::new()), plain), plain, (&old, &new), what);
+                runs += 1;
+                if !fired {
+                    break;
+                }
+            }
+        });
+    }
+    assert!(runs > 100, "{runs}");
+}
+
+/// Without fsync(2) of each step, blocks and header reach the medium in any order.
+#[test]
+fn a_power_failure_leaves_a_sealed_file_readable_with_a_durable_journal() {
+    let mount = |below: Arc<MemFs>| {
+        let template = Template::over(below).format(layout(100), SealedSums::default());
+        template.journal(Journal::new(JOURNAL).durable()).build().unwrap()
+    };
+    lose_power_everywhere(&|below| mount(below), 100);
+}
+
+#[test]
+fn a_failure_at_any_step_changes_all_or_nothing() {
+    let (start, old) = prepared(100);
+    fail_everywhere(&|below| sealed(below, 100), 100, (&start, &old));
+}
+
+#[test]
+fn a_full_disk_fails_writes_cleanly() {
+    fill_the_disk(&|below| sealed(below, 4096));
+}
+
+/// Returns the stored bytes of `f`.
+fn stored(below: &Arc<MemFs>) -> Vec<u8> {
+    let (vnode, file) = open(&(Arc::clone(below) as Arc<dyn Layer>));
+    read_all(&*vnode, &*file).unwrap()
+}
+
+/// Returns a copy of the tree in which `f` has other stored bytes.
+fn forged(below: &Arc<MemFs>, bytes: &[u8]) -> Arc<MemFs> {
+    let forged = below.fork(&Faults::new());
+    let found = forged.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    let file = found.open(&ROOT, OpenFlags::RDWR).unwrap();
+    found.setattr(&ROOT, &SetAttr { size: Some(bytes.len() as u64), ..SetAttr::default() }, None).unwrap();
+    file.write(&ROOT, bytes, 0).unwrap();
+    forged
+}
+
+/// Two states of a file, of different lengths and with a hole, whose blocks all differ.
+fn two_states(plain: u64) -> (Arc<MemFs>, Vec<u8>, Vec<u8>) {
+    let (below, bytes) = prepared(plain);
+    let old = stored(&below);
+    let mounted = sealed(below.clone(), plain);
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &vec![77; bytes.len() + 2 * plain as usize], 0).unwrap();
+    file.fallocate(&ROOT, PUNCH, 9 * plain, plain).unwrap();
+    drop((mounted, file));
+    let new = stored(&below);
+    (below, old, new)
+}
+
+#[test]
+fn mixtures_of_two_states_are_noticed() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let bad = |bytes: &[u8], what: &str| {
+        for piece in [37, 100, 5000] {
+            assert_eq!(read_anew(forged(&below, bytes), plain, piece), Err(Errno::IO), "{what}");
+        }
+        // Nor can it be changed, and so be given a seal, before it is emptied.
+        let below = forged(&below, bytes);
+        let mounted = sealed(below.clone(), plain);
+        let vnode = mounted.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+        let size = vnode.getattr(&ROOT).unwrap().size;
+        if let Ok(file) = vnode.open(&ROOT, OpenFlags::RDWR) {
+            let _answers = (
+                file.write(&ROOT, &[1; 30], 15),
+                file.write(&ROOT, &[1; 30], size),
+                file.write(&ROOT, &[1; 30], size + 950),
+                file.fallocate(&ROOT, PUNCH, 150, 300),
+            );
+        }
+        for size in [size + 1000, size.saturating_sub(30)].into_iter().filter(|&size| size > 0) {
+            let _answer = vnode.setattr(&ROOT, &SetAttr { size: Some(size), ..SetAttr::default() }, None);
+        }
+        assert_eq!(read_anew(below.clone(), plain, 100), Err(Errno::IO), "{what}, after changes");
+        vnode.setattr(&ROOT, &SetAttr { size: Some(0), ..SetAttr::default() }, None).unwrap();
+        let file = vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
+        assert_eq!(file.write(&ROOT, b"again", 0), Ok(5));
+        assert_eq!(read_anew(below, plain, 100).unwrap(), b"again");
+    };
+    assert!(read_anew(forged(&below, &old), plain, 37).is_ok() && read_anew(forged(&below, &new), plain, 37).is_ok());
+    let block = layout(plain as u32).stored() as usize;
+    let count = (new.len() - HEADER).div_ceil(block);
+    for number in 0..count {
+        let range = HEADER + number * block..(HEADER + (number + 1) * block).min(new.len());
+        let mut mixed = new.clone();
+        if let Some(part) = old.get(range.clone()).filter(|part| *part != &new[range.clone()]) {
+            mixed[range.clone()].copy_from_slice(part);
+            bad(&mixed, &format!("block {number} put back"));
+        }
+        if new[range.clone()].iter().any(|&byte| byte != 0) && range.len() == block {
+            mixed[range.clone()].fill(0);
+            bad(&mixed, &format!("block {number} turned into a hole"));
+        }
+        let mut swapped = new.clone();
+        if number > 0 && range.len() == block && new[range.clone()] != new[HEADER..HEADER + block] {
+            swapped.copy_within(range.clone(), HEADER);
+            bad(&swapped, &format!("block {number} moved"));
+        }
+        for cut in [range.start, range.start + 1, range.start + 5, range.end - 1] {
+            bad(&new[..cut], &format!("cut at {cut}"));
+        }
+    }
+    bad(&[&old[..HEADER], &new[HEADER..]].concat(), "the header put back");
+    bad(&[&new[..HEADER], &old[HEADER..]].concat(), "all blocks put back");
+    bad(&new[..HEADER - 1], "cut in the header");
+    bad(&new[..1], "cut to one byte");
+    bad(&[&new[..], &[0][..]].concat(), "a byte more");
+    bad(&[&new[..], &vec![0; block - (new.len() - HEADER) % block]].concat(), "a hole more");
+    bad(&[&new[..], &vec![0; 20 * block]].concat(), "many holes more");
+    for at in 0..HEADER {
+        let mut flipped = new.clone();
+        flipped[at] ^= 4;
+        assert_eq!(read_anew(forged(&below, &flipped), plain, 100), Err(Errno::IO), "byte {at} of the header");
+    }
+}
+
+/// Only a segment with a damaged block fails, and holes are found only where the seal says so.
+#[test]
+fn other_segments_remain_readable() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let block = layout(plain as u32).stored() as usize;
+    let mut mixed = new.clone();
+    let range = HEADER + 8 * block..HEADER + 9 * block;
+    mixed[range.clone()].copy_from_slice(&old[range.clone()]);
+    let (_, file) = open(&sealed(forged(&below, &mixed), plain));
+    // 15 blocks in 6 segments: each has 4.
+    let reads = |offset| file.read(&ROOT, &mut [0; 100], offset).is_ok();
+    assert_eq!(
+        [0, 300, 350, 799, 800, 1100, 1150, 1199, 1200, 1400].map(reads),
+        [true, true, true, false, false, false, false, false, true, true]
+    );
+    assert_eq!(file.write(&ROOT, &[1; 30], 20), Ok(30));
+    assert_eq!(file.write(&ROOT, &[1; 30], 820), Err(Errno::IO));
+    mixed[range].fill(0);
+    let (_, file) = open(&sealed(forged(&below, &mixed), plain));
+    assert_eq!(file.seek(&ROOT, 0, Whence::Hole), Err(Errno::IO));
+}
+
+/// A read-only layer can read a broken file as it is.
+#[test]
+fn broken_seals_can_be_ignored() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let block = layout(plain as u32).stored() as usize;
+    let mut mixed = new[..HEADER + 10 * block].to_vec();
+    mixed[HEADER..HEADER + block].copy_from_slice(&old[HEADER..HEADER + block]);
+    let format = SealedSums { ignores: true };
+    let layer = Template::over(forged(&below, &mixed)).format(layout(100), format).read_only().build().unwrap();
+    let found = layer.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    let bytes = read_all(&*found, &*found.open(&ROOT, OpenFlags::RDONLY).unwrap()).unwrap();
+    assert_eq!((bytes.len(), &bytes[..100], &bytes[100..900]), (1000, &[5; 100][..], &[77; 800][..]));
+}
+
+/// Checking a large hole reads none of it.
+#[test]
+fn large_holes_cost_nothing() {
+    let below = MemFs::new();
+    let (vnode, file) = open(&sealed(below.clone(), 4096));
+    file.write(&ROOT, b"start", 0).unwrap();
+    let end = 1 << 50;
+    file.write(&ROOT, b"end", end).unwrap();
+    drop((vnode, file));
+    let (vnode, file) = open(&sealed(below, 4096));
+    let mut bytes = [1; 6];
+    assert_eq!((file.read(&ROOT, &mut bytes, end - 3), bytes), (Ok(6), *b"\0\0\0end"));
+    assert_eq!((file.read(&ROOT, &mut bytes, 0), bytes), (Ok(6), *b"start\0"));
+    assert_eq!(vnode.getattr(&ROOT).unwrap().size, end + 3);
+    vnode.setattr(&ROOT, &SetAttr { size: Some(end - 1), ..SetAttr::default() }, None).unwrap();
+    assert_eq!(file.read(&ROOT, &mut bytes, end - 3), Ok(2));
+}
