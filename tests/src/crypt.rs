@@ -24,6 +24,9 @@ pub const FLAG_SETS: [&[&str]; 7] = [
     &[PADDED],
 ];
 
+/// In place of a flag of gocryptfs: a bound volume, which gocryptfs can't use.
+pub const BOUND: &str = "--bound";
+
 /// Names with padding, as gocryptfs 1.2 and older wrote them. Later versions ignore this flag but
 /// still use such volumes.
 const PADDED: &str = "-raw64=false";
@@ -33,6 +36,7 @@ const PADDED: &str = "-raw64=false";
 pub struct Volume {
     dir: PathBuf,
     passfile: PathBuf,
+    bound: bool,
 }
 
 /// Gives this process a session that a server can tell from others. In a container, the leader of
@@ -42,6 +46,13 @@ pub fn own_session() {
     if getsid(None).expect("the session of this process").as_raw() == 0 {
         setsid().expect("a new session");
     }
+}
+
+/// Returns a command that runs cryptctl.
+fn cryptctl(word: &str) -> Command {
+    let mut command = Command::new(crate::Mounted::program().expect("the program under test"));
+    command.args(["crypt", word]);
+    command
 }
 
 /// Returns a command that runs gocryptfs.
@@ -54,7 +65,8 @@ fn gocryptfs() -> Command {
 
 impl Volume {
     /// Creates the directory, if it is missing, and a volume in it. `flags` are those of
-    /// `gocryptfs -init`. The file with the passphrase is beside the directory.
+    /// `gocryptfs -init`, or those of `cryptctl init` if they include [`BOUND`]. The file with the
+    /// passphrase is beside the directory.
     #[must_use]
     pub fn new(dir: &Path, flags: &[&str]) -> Self {
         Self::with_passphrase(dir, flags, PASSPHRASE)
@@ -66,8 +78,15 @@ impl Volume {
         std::fs::create_dir_all(dir).expect("the directory of a volume");
         let mut passfile = dir.as_os_str().to_owned();
         passfile.push(".passphrase");
-        let volume = Self { dir: dir.to_owned(), passfile: passfile.into() };
+        let bound = flags.contains(&BOUND);
+        let volume = Self { dir: dir.to_owned(), passfile: passfile.into(), bound };
         write_secret(&volume.passfile, passphrase);
+        if bound {
+            let mut command = cryptctl("init");
+            command.args(["--quiet", "--scrypt-n", "10", "--passfile"]).arg(&volume.passfile).args(flags).arg(dir);
+            run(&mut command);
+            return volume;
+        }
         let mut command = Command::new("gocryptfs");
         // The weakest key derivation: its strength is not under test.
         command.args(["-q", "-init", "-scryptn", "10"]).args(flags).arg("-passfile").arg(&volume.passfile).arg(dir);
@@ -142,9 +161,13 @@ impl Volume {
         Gocryptfs { dir: dir.to_owned() }
     }
 
-    /// Checks the volume with gocryptfs. Fails if it finds damage.
+    /// Checks the volume with gocryptfs, or with cryptctl if gocryptfs can't use it. Fails if it
+    /// finds damage.
     #[must_use]
     pub fn fsck(&self) -> Output {
+        if self.bound {
+            return try_run(cryptctl("fsck").arg("--passfile").arg(&self.passfile).arg(&self.dir));
+        }
         try_run(gocryptfs().args(["-fsck", "-passfile"]).arg(&self.passfile).arg(&self.dir))
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use strata_tests::crypt::{FLAG_SETS, Volume, write_secret};
+use strata_tests::crypt::{BOUND, FLAG_SETS, Volume, write_secret};
 use strata_tests::process::sh;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
 
@@ -22,6 +22,9 @@ struct Encrypted {
     disk: PathBuf,
     sandbox: Sandbox,
 }
+
+/// Volumes as gocryptfs has them, and bound ones.
+const KINDS: [&[&str]; 2] = [&[], &[BOUND]];
 
 impl Encrypted {
     fn new(transport: Transport) -> Self {
@@ -41,7 +44,7 @@ impl Encrypted {
         self.mounted.path(name)
     }
 
-    /// Unmounts the volume and has gocryptfs check it.
+    /// Unmounts the volume and has it checked.
     fn check(mut self) {
         self.mounted.unmount();
         assert!(!self.volume.dir().join("gocryptfs.strata-journal").exists());
@@ -56,7 +59,11 @@ fn errno<T: core::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
 
 /// Programs run, and mappings agree with reads and writes.
 fn mapped_files(transport: Transport) {
-    let encrypted = Encrypted::new(transport);
+    KINDS.into_iter().for_each(|flags| mapped_files_on(transport, flags));
+}
+
+fn mapped_files_on(transport: Transport, flags: &[&str]) {
+    let encrypted = Encrypted::with(transport, 128, flags);
     let program = encrypted.path("true");
     fs::copy("/bin/true", &program).unwrap();
     sh("\"$1\"", &[&program]);
@@ -86,7 +93,11 @@ assert open(sys.argv[1], \"rb\").read()[4090:4099] == b\"by memory\"' \"$1\"",
 
 /// Direct I/O beside buffered I/O, at any offset.
 fn direct_io(transport: Transport) {
-    let encrypted = Encrypted::new(transport);
+    KINDS.into_iter().for_each(|flags| direct_io_on(transport, flags));
+}
+
+fn direct_io_on(transport: Transport, flags: &[&str]) {
+    let encrypted = Encrypted::with(transport, 128, flags);
     let path = encrypted.path("direct");
     let direct = |path: &Path| {
         let mut options = OpenOptions::new();
@@ -116,7 +127,11 @@ fn direct_io(transport: Transport) {
 
 /// Several processes append to one file: no line is lost or broken.
 fn appends_of_several_processes(transport: Transport) {
-    let encrypted = Encrypted::new(transport);
+    KINDS.into_iter().for_each(|flags| appends_of_several_processes_on(transport, flags));
+}
+
+fn appends_of_several_processes_on(transport: Transport, flags: &[&str]) {
+    let encrypted = Encrypted::with(transport, 128, flags);
     let path = encrypted.path("log");
     sh(
         "for who in 1 2 3 4; do
@@ -144,9 +159,13 @@ fn appends_of_several_processes(transport: Transport) {
 
 /// Readers see each block as one write left it, while writers change it and the size of the file.
 fn readers_and_writers(transport: Transport) {
+    KINDS.into_iter().for_each(|flags| readers_and_writers_on(transport, flags));
+}
+
+fn readers_and_writers_on(transport: Transport, flags: &[&str]) {
     const BLOCK: usize = 4096;
     const BLOCKS: u64 = 8;
-    let encrypted = Encrypted::new(transport);
+    let encrypted = Encrypted::with(transport, 128, flags);
     let path = encrypted.path("shared");
     fs::write(&path, vec![1; BLOCK * 8]).unwrap();
     let end = AtomicBool::new(false);
@@ -192,7 +211,11 @@ fn readers_and_writers(transport: Transport) {
 
 /// Several threads write different bytes of one block, through the kernel's cache.
 fn writers_of_one_block(transport: Transport) {
-    let encrypted = Encrypted::new(transport);
+    KINDS.into_iter().for_each(|flags| writers_of_one_block_on(transport, flags));
+}
+
+fn writers_of_one_block_on(transport: Transport, flags: &[&str]) {
+    let encrypted = Encrypted::with(transport, 128, flags);
     let path = encrypted.path("block");
     fs::write(&path, [0; 4096]).unwrap();
     std::thread::scope(|scope| {
@@ -215,7 +238,11 @@ fn writers_of_one_block(transport: Transport) {
 
 /// On a full file system changes fail, what was there stays, and all works once space is free.
 fn a_full_file_system(transport: Transport) {
-    let encrypted = Encrypted::with(transport, 16, &[]);
+    KINDS.into_iter().for_each(|flags| a_full_file_system_on(transport, flags));
+}
+
+fn a_full_file_system_on(transport: Transport, flags: &[&str]) {
+    let encrypted = Encrypted::with(transport, 16, flags);
     let mut kept = Rng::new(3).bytes(1 << 20);
     fs::write(encrypted.path("kept"), &kept).unwrap();
     fs::create_dir(encrypted.path("dir")).unwrap();
@@ -321,7 +348,7 @@ fn a_second_server_is_refused(transport: Transport) {
 
 /// Files keep their holes, and report them.
 fn sparse_files(transport: Transport) {
-    for flags in [&[][..], &["-xchacha"]] {
+    for flags in [&[][..], &["-xchacha"], &[BOUND], &[BOUND, "--xchacha"], &[BOUND, "--aes-siv"]] {
         let encrypted = Encrypted::with(transport, 64, flags);
         let sparse = File::create_new(encrypted.path("sparse")).unwrap();
         sparse.write_all_at(b"start", 0).unwrap();

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::time::Duration;
-use strata_tests::crypt::Volume;
+use strata_tests::crypt::{BOUND, Volume};
 use strata_tests::suite::fsx;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long};
 
@@ -123,6 +123,11 @@ fn encrypted_ring() {
 #[test]
 fn encrypted_device() {
     encrypted(&["-aessiv"], Transport::Device);
+}
+
+#[test]
+fn encrypted_and_bound() {
+    encrypted(&[BOUND], Transport::Ring);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use strata_tests::crypt::Volume;
+use strata_tests::crypt::{BOUND, Volume};
 use strata_tests::oracle::Oracle;
 use strata_tests::oracle::population::{Item, build, divide, population, scatter};
 use strata_tests::{Branch, Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long};
@@ -301,6 +301,11 @@ fn encrypted_with_plain_names() {
 #[test]
 fn killed_encrypted() {
     check_crashes(Layout::Encrypted(&[]), Transport::Ring, Delete::Whiteout, &[40, 41]);
+}
+
+#[test]
+fn killed_bound() {
+    check_crashes(Layout::Encrypted(&[BOUND]), Transport::Ring, Delete::Whiteout, &[42, 43]);
 }
 
 #[test]

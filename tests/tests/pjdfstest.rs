@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use strata_tests::crypt::Volume;
+use strata_tests::crypt::{BOUND, Volume};
 use strata_tests::oracle::population::{build, population};
 use strata_tests::suite::{Cases, pjdfstest, regressions};
 use strata_tests::{Delete, Mounted, Sandbox, Spec, Transport};
@@ -128,6 +128,11 @@ fn union_delete_all_device() {
 #[test]
 fn encrypted_ring() {
     encrypted(Transport::Ring, &[]);
+}
+
+#[test]
+fn encrypted_and_bound() {
+    encrypted(Transport::Ring, &[BOUND]);
 }
 
 #[test]

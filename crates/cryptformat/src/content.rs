@@ -1,9 +1,10 @@
 //! The content of files: a header, then encrypted blocks of 4 KiB. An empty file has neither.
 
 use crate::error::{BlockDamage, HeaderDamage, RandomError};
-use crate::flags::ContentCipher;
+use crate::flags::{ContentCipher, Flags};
 use crate::gcm::TAG;
 use crate::keys::{Content, Keys};
+use crate::seal::{check_sealed_header, header_len, new_sealed_id};
 use crate::{gcm, random, siv, xchacha};
 
 /// Size of the header in bytes.
@@ -29,18 +30,25 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout of a volume with this cipher.
+    /// Returns the layout of a volume with this cipher, which is not bound.
     #[must_use]
     pub fn of(cipher: ContentCipher) -> Self {
-        Self::with_nonce(match cipher {
+        Self::of_flags(&Flags { cipher, ..Flags::default() })
+    }
+
+    /// Returns the layout of a volume with these features.
+    #[must_use]
+    pub fn of_flags(flags: &Flags) -> Self {
+        let nonce = match flags.cipher {
             ContentCipher::AesGcm => gcm::NONCE,
             ContentCipher::AesSiv => siv::NONCE,
             ContentCipher::XChaCha => xchacha::NONCE,
-        })
+        };
+        Self::with(header_len(flags.bound), nonce)
     }
 
-    fn with_nonce(nonce: usize) -> Self {
-        Self { header: HEADER, plain: BLOCK_PLAIN, stored: nonce + BLOCK_PLAIN + TAG }
+    fn with(header: usize, nonce: usize) -> Self {
+        Self { header, plain: BLOCK_PLAIN, stored: nonce + BLOCK_PLAIN + TAG }
     }
 
     /// Bytes by which a stored block is longer than its plain bytes.
@@ -85,7 +93,7 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// Additional authenticated data of a block: where it belongs.
-fn place(id: &[u8; ID], number: u64) -> [u8; 8 + ID] {
+pub(crate) fn place(id: &[u8; ID], number: u64) -> [u8; 8 + ID] {
     let mut place = [0; 8 + ID];
     let (front, back) = place.split_at_mut(8);
     front.copy_from_slice(&number.to_be_bytes());
@@ -126,23 +134,31 @@ impl Keys {
     /// Returns the sizes of the parts of a file.
     #[must_use]
     pub fn layout(&self) -> Layout {
-        Layout::with_nonce(self.nonce_len())
+        Layout::with(header_len(self.is_bound()), self.nonce_len())
     }
 
-    /// Returns a header with a new random id: see [`new_header`].
+    /// Returns the start of a header, with a new random id: see [`new_header`], and for bound
+    /// volumes [`new_sealed_id`].
     ///
     /// # Errors
     /// As there.
     pub fn new_header(&self) -> Result<[u8; HEADER], RandomError> {
-        new_header()
+        if self.is_bound() { new_sealed_id() } else { new_header() }
     }
 
-    /// Checks a header and returns the file's id: see [`check_header`].
+    /// Checks a header and returns the file's id: see [`check_header`], and for bound volumes
+    /// [`check_sealed_header`].
     ///
     /// # Errors
     /// As there.
     pub fn check_header(&self, header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
-        check_header(header)
+        if self.is_bound() { check_sealed_header(header) } else { check_header(header) }
+    }
+
+    /// Whether files have sealed headers.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.weights.is_some()
     }
 
     /// Encrypts block `number` of the file `id` with a random nonce. `plain` has 1 to 4096 bytes,

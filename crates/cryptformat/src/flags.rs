@@ -20,11 +20,13 @@ pub enum Feature {
     FIDO2,
     /// Several passphrases, and an authentication code: an extension that gocryptfs refuses.
     StrataKeySlots,
+    /// Sealed headers: an extension that gocryptfs refuses.
+    StrataBound,
 }
 
 impl Feature {
     /// All features, in the order in which gocryptfs lists them.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::HKDF,
         Self::GCMIV128,
         Self::XChaCha20Poly1305,
@@ -37,6 +39,7 @@ impl Feature {
         Self::AESSIV,
         Self::FIDO2,
         Self::StrataKeySlots,
+        Self::StrataBound,
     ];
 
     /// Returns the name in the file.
@@ -55,6 +58,7 @@ impl Feature {
             Self::AESSIV => "AESSIV",
             Self::FIDO2 => "FIDO2",
             Self::StrataKeySlots => "StrataKeySlots",
+            Self::StrataBound => "StrataBound",
         }
     }
 
@@ -115,11 +119,19 @@ pub struct Flags {
     pub hkdf: bool,
     /// Several passphrases, and an authentication code.
     pub key_slots: bool,
+    /// Files have sealed headers, which bind their blocks to each other. Needs key slots.
+    pub bound: bool,
 }
 
 impl Default for Flags {
     fn default() -> Self {
-        Self { cipher: ContentCipher::default(), names: Some(NameFlags::default()), hkdf: true, key_slots: false }
+        Self {
+            cipher: ContentCipher::default(),
+            names: Some(NameFlags::default()),
+            hkdf: true,
+            key_slots: false,
+            bound: false,
+        }
     }
 }
 
@@ -134,11 +146,15 @@ impl Flags {
         if has(Feature::FIDO2) {
             return Err(ConfigError::Fido2);
         }
+        if has(Feature::StrataBound) && !has(Feature::StrataKeySlots) {
+            return Err(ConfigError::Conflict("StrataBound needs StrataKeySlots"));
+        }
         Ok(Self {
             cipher: content_cipher(has)?,
             names: name_flags(has, long_name_max)?,
             hkdf: has(Feature::HKDF),
             key_slots: has(Feature::StrataKeySlots),
+            bound: has(Feature::StrataBound),
         })
     }
 
@@ -158,6 +174,7 @@ impl Flags {
             Feature::AESSIV => self.cipher == ContentCipher::AesSiv,
             Feature::FIDO2 => false,
             Feature::StrataKeySlots => self.key_slots,
+            Feature::StrataBound => self.bound,
         };
         Feature::ALL.into_iter().filter(|&feature| has(feature)).collect()
     }
@@ -219,8 +236,11 @@ mod tests {
         let ciphers = [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha];
         for names in names {
             for cipher in ciphers {
-                for (hkdf, key_slots) in [(true, false), (true, true), (cipher == ContentCipher::XChaCha, false)] {
-                    let flags = Flags { cipher, names, hkdf, key_slots };
+                let hkdf = cipher == ContentCipher::XChaCha;
+                for (hkdf, key_slots, bound) in
+                    [(true, false, false), (true, true, false), (hkdf, false, false), (hkdf, true, true)]
+                {
+                    let flags = Flags { cipher, names, hkdf, key_slots, bound };
                     assert_eq!(Flags::of(&flags.features(), flags.long_name_max()), Ok(flags));
                 }
             }
@@ -230,7 +250,8 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         use Feature::*;
-        let wrong: [&[Feature]; 10] = [
+        let wrong: [&[Feature]; 11] = [
+            &[HKDF, GCMIV128, EMENames, StrataBound],
             &[],
             &[HKDF, GCMIV128],
             &[GCMIV128, XChaCha20Poly1305, HKDF, EMENames],

@@ -5,6 +5,7 @@ use crate::error::ConfigError;
 use crate::flags::{ContentCipher, Flags, NameFlags};
 use crate::gcm::{self, Gcm};
 use crate::master::MasterKey;
+use crate::seal::Weights;
 use crate::siv::Siv;
 use crate::xchacha::XChaCha;
 use core::fmt;
@@ -37,6 +38,8 @@ pub struct Keys {
     pub(crate) content: Content,
     pub(crate) eme: Eme,
     names: Option<NameFlags>,
+    /// Set on bound volumes.
+    pub(crate) weights: Option<Weights>,
     fingerprint: [u8; 8],
 }
 
@@ -51,6 +54,7 @@ impl Keys {
             content: content(flags, master).map_err(|error| ConfigError::Library(error.to_string()))?,
             eme: Eme::new(&eme),
             names: flags.names,
+            weights: flags.bound.then(|| Weights::new(master)),
             fingerprint: *derive(master, FINGERPRINT),
         })
     }

@@ -28,6 +28,7 @@
 //! | `master` | the master key, and its form on paper |
 //! | `keys` | the keys derived from it |
 //! | `content` | headers and blocks of files |
+//! | `seal` | headers that bind the blocks of a file to each other: another extension |
 //! | `gcm`, `siv`, `xchacha` | the ciphers of blocks |
 //! | `contexts` | contexts of OpenSSL |
 //! | `random` | random nonces |
@@ -57,6 +58,7 @@ mod master;
 mod name_store;
 mod names;
 mod random;
+mod seal;
 mod siv;
 mod slots;
 mod wrap;
@@ -77,5 +79,6 @@ pub use name_store::{
     DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, is_dir_iv, new_dir_iv, reserved_in_plain_root,
 };
 pub use names::{NAME_MAX, ZERO_IV};
+pub use seal::{SEALED_HEADER, SEGMENT_SHIFT, SEGMENTS, Seal, check_sealed_header, new_sealed_id};
 pub use slots::{KeySlot, LABEL_MAX, Passphrase, SLOTS_MAX};
-pub use xattr::XATTR_PREFIX;
+pub use xattr::{XATTR_PREFIX, is_namespaced};

@@ -13,6 +13,12 @@ const IV: [u8; 16] = *b"xattr_name_iv_xx";
 /// Largest number of bytes of a value, in Linux.
 const VALUE_MAX: usize = 65536;
 
+/// Whether a name of an extended attribute begins with a namespace, as all do on Linux (xattr(7)).
+#[must_use]
+pub fn is_namespaced(name: &[u8]) -> bool {
+    [&b"user."[..], b"security.", b"trusted.", b"system."].iter().any(|space| name.starts_with(space))
+}
+
 impl Keys {
     /// Encrypts the whole name of an attribute, such as `user.comment`.
     ///

@@ -33,7 +33,11 @@ fn belongs(cx: &Cx<'_>, below: &dyn OpenFile, size: u64, keys: &Keys) -> Result<
     if layout.plain_size(size) == 0 {
         return Ok(true);
     }
-    let Ok(id) = cryptformat::check_header(&read(cx, below, 0, layout.header)?) else { return Ok(true) };
+    let stored_header = read(cx, below, 0, layout.header)?;
+    let Ok(id) = keys.check_header(&stored_header) else { return Ok(true) };
+    if keys.open_header(&id, &stored_header).is_ok() {
+        return Ok(true);
+    }
     let opens = |number: u64, block: &[u8]| {
         let mut plain = vec![0; block.len().saturating_sub(layout.overhead())];
         keys.open_block(&id, number, block, &mut plain).is_ok()

@@ -4,6 +4,7 @@ use crate::host::{KeySource, host};
 use crate::keyring::Keyring;
 use crate::names::{EncryptedNames, PlainNames};
 use crate::scrub::scrubbed;
+use crate::seals::Seals;
 use crate::slot::Slot;
 use crate::store::{PlainStore, Store};
 use crate::volume::Volume;
@@ -67,6 +68,12 @@ pub const LAYER: LayerType = LayerType {
             help: "What no block may be torn by: a killed server (kill, the default), or a power failure, too (power), for which \
                    each write waits three times for the medium. With off, both can make blocks unreadable that were being \
                    overwritten.",
+        },
+        OptionSpec {
+            name: "seals",
+            value: Some("check|ignore"),
+            help: "On a bound volume: whether files with blocks that are missing or were put back fail with EIO (check, the \
+                   default), or are read as they are (ignore), which makes the mount read-only.",
         },
         OptionSpec {
             name: "idle",
@@ -142,9 +149,19 @@ fn journal(settings: &Settings) -> Result<Option<Journal>, String> {
     }
 }
 
+fn seals(settings: &Settings) -> Result<Option<Seals>, String> {
+    match settings.text("seals")? {
+        None => Ok(None),
+        Some("check") => Ok(Some(Seals::Checked)),
+        Some("ignore") => Ok(Some(Seals::Ignored)),
+        Some(other) => Err(format!("seals={other}: it is neither check nor ignore")),
+    }
+}
+
 /// Blocks are read, changed and written again, so another server must not change them meanwhile.
 fn needs(settings: &Settings) -> Result<Needs, String> {
     journal(settings)?;
+    seals(settings)?;
     let asks = matches!(Holder::of(settings)?, Holder::Mount(KeySource::Ask));
     Ok(Needs { sole_user: true, asks_passphrase: asks, ..Needs::NONE })
 }
@@ -157,6 +174,7 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, S
     let config = settings.bytes("config").map(|path| PathBuf::from(OsString::from_vec(path.to_vec())));
     let config = config.map(|path| host.config(&path)).transpose()?;
     let volume = Volume::open(Arc::clone(&lower), config)?;
+    let (seals, journal) = protection(settings, volume.flags.bound)?;
     let keyring = scrubbed(|| match Holder::of(settings)? {
         Holder::Sessions { idle } => opened(Keyring::of_sessions(volume, host, idle)),
         Holder::Mount(source) => {
@@ -166,7 +184,19 @@ fn build(lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, S
             opened(Keyring::of_mount(volume, Slot::new(name, keys)))
         }
     })?;
-    layer(lower, &keyring, journal(settings)?)
+    layer(lower, &keyring, seals, journal)
+}
+
+/// Returns how a volume protects its files against changes below, and against being torn.
+fn protection(settings: &Settings, is_bound: bool) -> Result<(Option<Seals>, Option<Journal>), String> {
+    let (seals, journal) = (seals(settings)?, journal(settings)?);
+    if is_bound && journal.is_none() {
+        return Err("journal=off: a bound volume needs the journal; leave the option out".to_owned());
+    }
+    match seals {
+        Some(_) if !is_bound => Err("seals=: the volume is not bound (cryptctl init --bound)".to_owned()),
+        seals => Ok((is_bound.then(|| seals.unwrap_or(Seals::Checked)), journal)),
+    }
 }
 
 fn opened(keyring: vnode::Result<Arc<Keyring>>) -> Result<Arc<Keyring>, String> {
@@ -177,10 +207,11 @@ fn opened(keyring: vnode::Result<Arc<Keyring>>) -> Result<Arc<Keyring>, String> 
 pub(crate) fn layer(
     lower: Arc<dyn Layer>,
     keyring: &Arc<Keyring>,
+    seals: Option<Seals>,
     journal: Option<Journal>,
 ) -> Result<Arc<dyn Layer>, String> {
     let flags = keyring.volume.flags;
-    let sizes = cryptformat::Layout::of(flags.cipher);
+    let sizes = cryptformat::Layout::of_flags(&flags);
     let layout = (u32::try_from(sizes.header).ok())
         .zip(u32::try_from(sizes.plain).ok())
         .zip(u32::try_from(sizes.stored).ok())
@@ -188,12 +219,15 @@ pub(crate) fn layer(
         .ok_or("unsupported block size")?;
     let root = lower.root().id();
     let mut template = Template::over(lower)
-        .format(layout, EncryptedBlocks(Arc::clone(keyring)))
+        .format(layout, EncryptedBlocks { keyring: Arc::clone(keyring), seals })
         .xattrs(EncryptedXattrs(Arc::clone(keyring)));
     template = match flags.names {
         Some(names) => template.store(Store::new(names)).names(EncryptedNames::new(Arc::clone(keyring), &flags)),
         None => template.names(PlainNames { root }).store(PlainStore),
     };
+    if seals == Some(Seals::Ignored) {
+        template = template.read_only();
+    }
     if keyring.is_per_session() {
         template = template.varies_by_caller().commands(KeyCommands(Arc::clone(keyring)));
     }

@@ -26,6 +26,7 @@ mod locked;
 mod names;
 mod reaper;
 mod scrub;
+mod seals;
 mod slot;
 mod store;
 mod volume;

@@ -1,5 +1,5 @@
 use crate::keyring::Keyring;
-use cryptformat::XATTR_PREFIX;
+use cryptformat::{Keys, XATTR_PREFIX, is_namespaced};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 use wrapfs::hooks::{Object, XattrName, Xattrs};
@@ -24,7 +24,9 @@ impl Xattrs for EncryptedXattrs {
         if !name.starts_with(XATTR_PREFIX) {
             return Ok(XattrName::Hidden);
         }
-        self.0.with(cx, |keys| Ok(keys.decrypt_xattr_name(name).map_or(XattrName::Hidden, XattrName::Other)))
+        // One in 256 names of another key decrypts, but not to one that Linux permits.
+        let decrypt = |keys: &Keys| keys.decrypt_xattr_name(name).ok().filter(|name| is_namespaced(name));
+        self.0.with(cx, |keys| Ok(decrypt(keys).map_or(XattrName::Hidden, XattrName::Other)))
     }
 
     fn encode_value(&self, cx: &Cx<'_>, _file: &Object<'_>, _name: &[u8], value: &[u8]) -> Result<Vec<u8>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, Vnode};
 use wrapfs::Template;
-use wrapfs::hooks::{FileFormat, FormatBlock, Journal, Layout, Object};
+use wrapfs::hooks::{FileFormat, FormatBlock, FormatHeader, Journal, Layout, Object, Seal, Sealed};
 
 const DIR: &str = "STRATA_TEST_KILLED_DIR";
 const BLOCK: usize = 4096;
@@ -19,16 +19,60 @@ const BLOCKS: u64 = 200;
 
 /// Stores blocks with a checksum, so that a mixture of two blocks is noticed.
 #[derive(Debug)]
-struct Words;
+struct Words {
+    /// Whether files have seals, so that a mixture of blocks of two states is noticed, too.
+    seals: bool,
+}
+
+/// Length of what identifies a file.
+const ID: usize = 18;
+/// Number of sums in a seal.
+const SUMS: usize = 50;
+
+impl Sealed for Words {
+    fn fixed(&self) -> usize {
+        ID
+    }
+
+    fn segments(&self) -> usize {
+        SUMS
+    }
+
+    fn shift(&self) -> u32 {
+        0
+    }
+
+    fn read_seal(&self, _cx: &Cx<'_>, at: &FormatHeader<'_>) -> Result<Seal> {
+        let size = u64::from_le_bytes(at.header[ID..ID + 8].try_into().unwrap());
+        let sums = at.header[ID + 9..].chunks_exact(16).map(|sum| u128::from_le_bytes(sum.try_into().unwrap()));
+        Ok(Seal { size, shift: at.header[ID + 8].into(), sums: sums.take(SUMS).collect() })
+    }
+
+    fn write_seal(&self, _cx: &Cx<'_>, at: &FormatHeader<'_>, seal: &Seal, header: &mut [u8]) -> Result<()> {
+        header[..ID].copy_from_slice(&at.header[..ID]);
+        header[ID..ID + 8].copy_from_slice(&seal.size.to_le_bytes());
+        header[ID + 8] = seal.shift as u8;
+        header[ID + 9..].chunks_mut(16).zip(&seal.sums).for_each(|(to, sum)| to.copy_from_slice(&sum.to_le_bytes()));
+        Ok(())
+    }
+
+    fn weigh(&self, _cx: &Cx<'_>, _at: &FormatBlock<'_>, stored: &[u8]) -> Result<u128> {
+        Ok(u128::from_le_bytes(stored[..16].try_into().unwrap()))
+    }
+}
 
 impl FileFormat for Words {
+    fn sealed(&self) -> Option<&dyn Sealed> {
+        self.seals.then_some(self as &dyn Sealed)
+    }
+
     fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &mut [u8]) -> Result<()> {
-        header.fill(7);
+        header[..ID].fill(7);
         Ok(())
     }
 
     fn check_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &[u8]) -> Result<()> {
-        if header.iter().all(|&byte| byte == 7) { Ok(()) } else { Err(Errno::IO) }
+        if header[..ID].iter().all(|&byte| byte == 7) { Ok(()) } else { Err(Errno::IO) }
     }
 
     fn encode_block(&self, _cx: &Cx<'_>, at: &FormatBlock<'_>, plain: &[u8], stored: &mut [u8]) -> Result<()> {
@@ -50,10 +94,13 @@ fn sum(number: u64, plain: &[u8]) -> u64 {
     words.fold(start, |sum, word| (sum.rotate_left(9) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
+/// With seals if the name of the directory says so.
 fn mount(dir: &Path) -> Arc<dyn Layer> {
+    let seals = dir.file_name().unwrap().to_str().unwrap().starts_with("sealed");
     let host = hostfs::HostFs::open(dir, hostfs::HostOptions::default()).unwrap();
-    let layout = Layout::new(18, BLOCK as u32, BLOCK as u32 + 32).unwrap();
-    Template::over(host).format(layout, Words).journal(Journal::new(JOURNAL.as_bytes())).build().unwrap()
+    let header = if seals { 4096 } else { ID as u32 };
+    let layout = Layout::new(header, BLOCK as u32, BLOCK as u32 + 32).unwrap();
+    Template::over(host).format(layout, Words { seals }).journal(Journal::new(JOURNAL.as_bytes())).build().unwrap()
 }
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -97,9 +144,9 @@ fn child() {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Self {
+    fn new(kind: &str) -> Self {
         let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let dir = base.join(format!("killed-{}", std::process::id()));
+        let dir = base.join(format!("{kind}-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         Self(dir)
     }
@@ -132,7 +179,16 @@ fn kill_one(dir: &Path, time: Duration) -> bool {
 
 #[test]
 fn a_killed_process_leaves_no_torn_blocks() {
-    let dir = Scratch::new();
+    kill_many("plain");
+}
+
+#[test]
+fn a_killed_process_leaves_no_broken_seals() {
+    kill_many("sealed");
+}
+
+fn kill_many(kind: &str) {
+    let dir = Scratch::new(kind);
     let (mut rounds, mut in_change) = (0, 0);
     while rounds < 40 || in_change < 5 {
         in_change += u32::from(kill_one(&dir.0, Duration::from_micros(2000 + rounds * 317 % 4000)));

@@ -32,10 +32,11 @@ fn as_text(volume: &Volume, keys: &[String]) -> String {
     let (config, flags) = (&volume.config, volume.config.flags());
     let slots: String = config.slots().iter().map(|slot| format!("  {}\n", slot::as_text(slot))).collect();
     let opened_by = if flags.key_slots { "cryptfs only" } else { "cryptfs and gocryptfs" };
+    let bound = if flags.bound { "; bound: changes without the key are noticed" } else { "" };
     // One key needs no name.
     let keys = if *keys == [DEFAULT_KEY] { String::new() } else { format!("keys: {}\n", keys.join(", ")) };
     format!(
-        "{}: encrypted volume\ncontents: {}\nnames: {}\nfeatures: {}\ncreated by: {}\nopened by: {opened_by}\n{keys}passphrases:\n{slots}",
+        "{}: encrypted volume\ncontents: {}{bound}\nnames: {}\nfeatures: {}\ncreated by: {}\nopened by: {opened_by}\n{keys}passphrases:\n{slots}",
         volume.dir.display(),
         cipher(flags.cipher),
         names(flags),
@@ -53,7 +54,8 @@ fn as_json(volume: &Volume, keys: &[String]) -> String {
     let slots: Vec<Value> = config.slots().iter().map(slot::as_json).collect();
     let info = json!({
         "dir": volume.dir.to_string_lossy(), "creator": config.creator(), "contents": cipher(flags.cipher),
-        "names": names, "hkdf": flags.hkdf, "key_slots": flags.key_slots, "features": config.feature_names(),
+        "names": names, "hkdf": flags.hkdf, "key_slots": flags.key_slots, "bound": flags.bound,
+        "features": config.feature_names(),
         "keys": keys, "passphrases": slots,
     });
     format!("{info}\n")

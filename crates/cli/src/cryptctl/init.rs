@@ -29,7 +29,7 @@ pub struct InitArgs {
         value_name = "NAME",
         value_parser = key_name,
         conflicts_with_all = [
-            "plaintext_names", "deterministic_names", "long_name_max", "aes_siv", "xchacha",
+            "plaintext_names", "deterministic_names", "long_name_max", "aes_siv", "xchacha", "bound",
         ]
     )]
     pub key: Option<String>,
@@ -73,6 +73,10 @@ pub struct FeatureArgs {
     /// a volume.
     #[arg(long)]
     pub key_slots: bool,
+    /// Notice files that somebody changed without the key: blocks put back from an older copy,
+    /// missing blocks, files cut or extended. Implies --key-slots.
+    #[arg(long)]
+    pub bound: bool,
     /// Label of the first passphrase of a volume with key slots.
     #[arg(long, value_name = "TEXT", default_value = "first", hide_short_help = true)]
     pub label: String,
@@ -119,8 +123,9 @@ fn features_of_volume(args: &InitArgs, key: &str, path: &Path) -> Result<Flags, 
         return Err(Failure::usage(format!("{}: exists already; choose another --key", path.display())));
     }
     let volume = VolumeArgs { dir: args.dir.clone(), key: None, config: None }.open()?;
-    let key_slots = args.features.key_slots || args.kdf.argon2id;
-    Ok(Flags { key_slots, ..*volume.config.flags() })
+    let flags = volume.config.flags();
+    let key_slots = args.features.key_slots || args.kdf.argon2id || flags.bound;
+    Ok(Flags { key_slots, ..*flags })
 }
 
 fn must_be_empty(dir: &Path) -> Result<(), Failure> {
@@ -155,6 +160,7 @@ impl FeatureArgs {
             ..NameFlags::default()
         };
         let names = (!self.plaintext_names).then_some(names);
-        Flags { cipher, names, key_slots: self.key_slots || argon2id, ..Flags::default() }
+        let key_slots = self.key_slots || self.bound || argon2id;
+        Flags { cipher, names, key_slots, bound: self.bound, ..Flags::default() }
     }
 }

@@ -50,14 +50,15 @@ fn samples(dir: &Path) -> Result<Samples, Failure> {
 
 /// Returns the combinations of features that a volume may have.
 fn candidates(samples: &Samples) -> impl Iterator<Item = Flags> {
-    let dir_iv = samples.has_dir_iv;
+    let (dir_iv, bound) = (samples.has_dir_iv, samples.has_sealed_headers());
     let long_name_max = samples.long_name_max();
     let named = [true, false].map(|raw64| Some(NameFlags { dir_iv, long_name_max, raw64 }));
     let names = named.into_iter().chain((!dir_iv).then_some(None));
-    names.flat_map(|names| {
+    names.flat_map(move |names| {
         [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha].into_iter().flat_map(move |cipher| {
-            let hkdf = [true, false].into_iter().filter(move |&hkdf| hkdf || cipher != ContentCipher::XChaCha);
-            hkdf.map(move |hkdf| Flags { cipher, names, hkdf, key_slots: false })
+            let old = !bound && cipher != ContentCipher::XChaCha;
+            let hkdf = [true, false].into_iter().filter(move |&hkdf| hkdf || old);
+            hkdf.map(move |hkdf| Flags { cipher, names, hkdf, key_slots: bound, bound })
         })
     })
 }

@@ -1,6 +1,8 @@
 //! Files and names of a volume on which a key can be tried.
 
-use cryptformat::{DIRIV_NAME, HEADER, Keys, NameFlags, NameStore, Role, ZERO_IV, is_dir_iv, is_hole};
+use cryptformat::{
+    DIRIV_NAME, Keys, NameFlags, NameStore, Role, SEALED_HEADER, ZERO_IV, check_sealed_header, is_dir_iv, is_hole,
+};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,8 +20,9 @@ const BLOCK_MAX: usize = 4136;
 /// Some files and names of a volume.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
-    /// The header and the first block of files.
-    files: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The first bytes of files: the header and the first block, which may be followed by a part of
+    /// the second one.
+    files: Vec<Vec<u8>>,
     /// Encrypted names, with the initialization vectors of their directories.
     names: Vec<([u8; 16], Vec<u8>)>,
     /// Whether the root has an initialization vector.
@@ -71,7 +74,7 @@ impl Samples {
             self.names.push((dir_iv(dir).unwrap_or(ZERO_IV), encrypted));
         }
         if kind.is_file() {
-            self.files.extend(first_block(&entry.path()));
+            self.files.extend(start_of(&entry.path()));
         }
         Ok(kind.is_dir())
     }
@@ -83,7 +86,12 @@ impl Samples {
 
     /// Whether the key decrypts a block. Blocks are authenticated, so one is proof.
     pub(super) fn opens_block(&self, keys: &Keys) -> bool {
-        self.files.iter().any(|(header, stored)| opens(keys, header, stored))
+        self.files.iter().any(|file| opens(keys, file))
+    }
+
+    /// Whether files have sealed headers, as on a bound volume.
+    pub(super) fn has_sealed_headers(&self) -> bool {
+        self.files.iter().any(|file| check_sealed_header(file).is_ok())
     }
 
     /// Whether the key decrypts names. One in 256 names decrypts by chance.
@@ -104,9 +112,10 @@ impl Samples {
     }
 }
 
-/// Whether a key decrypts the first block, which may be followed by a part of the second one.
-fn opens(keys: &Keys, header: &[u8], stored: &[u8]) -> bool {
+/// Whether a key decrypts the first block.
+fn opens(keys: &Keys, file: &[u8]) -> bool {
     let layout = keys.layout();
+    let Some((header, stored)) = file.split_at_checked(layout.header) else { return false };
     let Ok(id) = keys.check_header(header) else { return false };
     let block = stored.get(..layout.stored).unwrap_or(stored);
     let mut plain = vec![0; block.len().saturating_sub(layout.overhead())];
@@ -118,13 +127,11 @@ fn dir_iv(dir: &Path) -> Option<[u8; 16]> {
     is_dir_iv(&iv).then(|| iv.try_into().ok()).flatten()
 }
 
-/// Returns the header and the first block, which may be followed by a part of the second one.
-fn first_block(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
+/// Returns the first bytes of a file; `None` if it is empty.
+fn start_of(path: &Path) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    let mut header = Vec::new();
-    file.take((HEADER + BLOCK_MAX) as u64).read_to_end(&mut header).ok()?;
-    let block = header.get(HEADER..).filter(|block| !block.is_empty())?.to_vec();
-    header.truncate(HEADER);
-    Some((header, block))
+    let mut start = Vec::new();
+    file.take((SEALED_HEADER + BLOCK_MAX) as u64).read_to_end(&mut start).ok()?;
+    (!start.is_empty()).then_some(start)
 }

@@ -1,7 +1,8 @@
 //! The content of a file: its header and each block.
 
 use super::report::{Blocks, Kind, Place, Report};
-use cryptformat::{BlockDamage, HEADER, Keys, is_hole};
+use super::seal::Weighing;
+use cryptformat::{BlockDamage, Keys, is_hole};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
@@ -20,10 +21,14 @@ pub(super) fn check(keys: &Keys, file: &File, size: u64, place: &Place, report: 
 /// Whether the key decrypts the first block with data. `None` if there is none, or if it can't be
 /// read.
 pub(super) fn is_of_key(keys: &Keys, file: &File, size: u64) -> Option<bool> {
-    let (layout, start) = (keys.layout(), HEADER as u64);
-    let mut header = [0; HEADER];
+    let layout = keys.layout();
+    let start = layout.header as u64;
+    let mut header = vec![0; layout.header];
     file.read_exact_at(&mut header, 0).ok()?;
     let id = keys.check_header(&header).ok()?;
+    if keys.is_bound() && keys.open_header(&id, &header).is_ok() {
+        return Some(true);
+    }
     let (stored, mut number) = (layout.stored as u64, 0);
     loop {
         // Blocks share pages with holes, so what is no hole below may be one here.
@@ -60,7 +65,8 @@ impl<'a> Content<'a> {
         if self.size == 0 {
             return Ok(());
         }
-        let mut header = vec![0; HEADER.min(usize::try_from(self.size).unwrap_or(HEADER))];
+        let len = self.keys.layout().header;
+        let mut header = vec![0; len.min(usize::try_from(self.size).unwrap_or(len))];
         self.file.read_exact_at(&mut header, 0)?;
         let id = match self.keys.check_header(&header) {
             Ok(id) => id,
@@ -69,17 +75,32 @@ impl<'a> Content<'a> {
                 return Ok(());
             }
         };
-        let checked = self.blocks(&id);
+        let mut weighing = if self.keys.is_bound() {
+            match self.keys.open_header(&id, &header) {
+                Ok(seal) => Some(Weighing::new(seal)),
+                Err(damage) => {
+                    self.report.found(Kind::Header, self.place, &format!("seal: {damage}"));
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        let checked = self.blocks(&id, weighing.as_mut());
         self.report_pending();
-        checked
+        checked?;
+        if let Some(weighing) = weighing {
+            weighing.report(&self.keys.layout(), self.size, self.place, self.report);
+        }
+        Ok(())
     }
 
-    fn blocks(&mut self, id: &[u8; 16]) -> std::io::Result<()> {
+    fn blocks(&mut self, id: &[u8; 16], mut weighing: Option<&mut Weighing>) -> std::io::Result<()> {
         let layout = self.keys.layout();
         let stored = layout.stored as u64;
         let mut batch = vec![0; AT_ONCE * layout.stored];
         let mut plain = vec![0; layout.plain];
-        let (mut number, mut at) = (0, HEADER as u64);
+        let (mut number, mut at) = (0, layout.header as u64);
         while at < self.size {
             let holes = self.holes(at) / stored;
             number += holes;
@@ -93,6 +114,9 @@ impl<'a> Content<'a> {
                     let out = plain.get_mut(..block.len().saturating_sub(layout.overhead())).unwrap_or_default();
                     if let Err(damage) = self.keys.open_block(id, number, block, out) {
                         self.damaged(number, damage);
+                    }
+                    if let Some(weighing) = &mut weighing {
+                        weighing.add(number, self.keys.weigh(id, number, block));
                     }
                 }
                 number += 1;

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | the tree: directories and their names | `walk` |
 //! | the content of a file | `content` |
+//! | the seal of a file on a bound volume | `seal` |
 //! | extended attributes | `attributes` |
 //! | what was found, as text and JSON | `report` |
 
 mod attributes;
 mod content;
 mod report;
+mod seal;
 mod walk;
 
 use super::passphrase::PassphraseArgs;

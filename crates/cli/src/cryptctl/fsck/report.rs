@@ -19,6 +19,8 @@ pub(super) enum Kind {
     Header,
     /// Blocks of a file.
     Block,
+    /// What binds the blocks of a file to each other and to its length.
+    Seal,
     /// The target of a symbolic link.
     Link,
     /// An extended attribute.
@@ -37,6 +39,7 @@ impl Kind {
             Self::LongName => "long-name",
             Self::Header => "header",
             Self::Block => "block",
+            Self::Seal => "seal",
             Self::Link => "link",
             Self::Attribute => "attribute",
             Self::Unreadable => "unreadable",
@@ -114,6 +117,11 @@ impl Report {
     /// Reports damaged blocks.
     pub(super) fn found_blocks(&mut self, place: &Place, text: &str, blocks: Blocks) {
         self.add(Kind::Block, place, text, Some(blocks));
+    }
+
+    /// Reports a range of blocks that are not all those that were written.
+    pub(super) fn found_seal(&mut self, place: &Place, text: &str, blocks: Blocks) {
+        self.add(Kind::Seal, place, text, Some(blocks));
     }
 
     fn add(&mut self, kind: Kind, place: &Place, text: &str, blocks: Option<Blocks>) {

@@ -1,0 +1,307 @@
+//! Sealed headers, of bound volumes: they bind the blocks of a file to each other and to its
+//! length. docs/formats/cryptfs.md describes them.
+
+use crate::content;
+use crate::content::{HEADER, ID, place};
+use crate::error::{BlockDamage, HeaderDamage, RandomError};
+use crate::gcm::TAG;
+use crate::keys::{Content, Keys, derive};
+use crate::master::MasterKey;
+use aes::Aes256;
+use cmac::{Cmac, KeyInit, Mac};
+use core::fmt;
+use zeroize::Zeroizing;
+
+/// Size of a sealed header in bytes: a page, so that no kill of a writer tears it.
+pub const SEALED_HEADER: usize = 4096;
+/// Number of sums in a seal.
+pub const SEGMENTS: usize = 250;
+/// [`Seal::shift`] of a new file: segments of 1 MiB.
+pub const SEGMENT_SHIFT: u32 = 8;
+
+/// Largest [`Seal::shift`]: one segment would be larger than a file can be.
+const SHIFT_MAX: u32 = 52;
+/// The version at the start of a sealed header.
+const VERSION: [u8; 2] = [0, 3];
+/// The number of no block, which stands for the header in additional authenticated data.
+const NUMBER: u64 = u64::MAX;
+/// Purpose of the key of weights.
+const INFO: &[u8] = b"strata weights of blocks";
+/// Offset of the sums in the body.
+const SUMS: usize = 16;
+/// Room for the largest nonce in the input of a weight.
+const NONCE_ROOM: usize = content::NONCE_MAX;
+
+/// What binds the blocks of a file to each other and to its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seal {
+    /// Plain size of the file in bytes.
+    pub size: u64,
+    /// Number of blocks in a segment, as a power of two: [`SEGMENT_SHIFT`] or more.
+    pub shift: u32,
+    /// For each segment, the sum of the [weights](Keys::weigh) of its blocks, modulo 2^128; at most
+    /// [`SEGMENTS`]. Missing sums are 0.
+    pub sums: Vec<u128>,
+}
+
+/// The key of weights.
+pub(crate) struct Weights(Cmac<Aes256>);
+
+impl Weights {
+    pub(crate) fn new(master: &MasterKey) -> Self {
+        Self(Cmac::new(&(*derive::<32>(master, INFO)).into()))
+    }
+
+    fn of(&self, id: &[u8; ID], number: u64, nonce: &[u8], tag: &[u8]) -> u128 {
+        let mut code = self.0.clone();
+        code.update(id);
+        code.update(&number.to_be_bytes());
+        let mut padded = [0; NONCE_ROOM];
+        padded.iter_mut().zip(nonce).for_each(|(to, from)| *to = *from);
+        code.update(&padded);
+        code.update(tag);
+        u128::from_le_bytes(code.finalize().into_bytes().into())
+    }
+}
+
+impl fmt::Debug for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Weights")
+    }
+}
+
+/// Returns the start of a sealed header, with a new random id.
+///
+/// # Errors
+/// The kernel has no random numbers.
+pub fn new_sealed_id() -> Result<[u8; HEADER], RandomError> {
+    let mut start = content::new_header()?;
+    start.iter_mut().zip(VERSION).for_each(|(to, version)| *to = version);
+    Ok(start)
+}
+
+/// Checks the start of a sealed header and returns the file's id. `header` is untrusted.
+/// [`Keys::open_header`] authenticates all of it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_sealed_header(header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
+    let start = header.get(..HEADER).ok_or(HeaderDamage::Length)?;
+    if content::is_zero(start) {
+        return Err(HeaderDamage::Zeros);
+    }
+    let Some(id) = start.strip_prefix(&VERSION) else { return Err(HeaderDamage::Version) };
+    if content::is_zero(id) {
+        return Err(HeaderDamage::ZeroId);
+    }
+    id.try_into().map_err(|_| HeaderDamage::Length)
+}
+
+impl Keys {
+    fn body_len(&self) -> usize {
+        SEALED_HEADER - HEADER - self.nonce_len() - TAG
+    }
+
+    /// Writes the sealed header of the file `id`, [`SEALED_HEADER`] bytes, with a random nonce.
+    ///
+    /// # Errors
+    /// `header` has another size, the seal has too many sums or an impossible shift, or a library
+    /// failed. `header` must not be used then.
+    pub fn seal_header(&self, id: &[u8; ID], seal: &Seal, header: &mut [u8]) -> Result<(), BlockDamage> {
+        if header.len() != SEALED_HEADER || seal.sums.len() > SEGMENTS || !is_shift(seal.shift) {
+            return Err(BlockDamage::Buffer);
+        }
+        let mut body = Zeroizing::new(vec![0; self.body_len()]);
+        let sums = seal.sums.iter().flat_map(|sum| sum.to_le_bytes());
+        let shift = u8::try_from(seal.shift).map_err(|_| BlockDamage::Buffer)?;
+        let fields = seal.size.to_le_bytes().into_iter().chain([shift]).chain([0; SUMS - 9]).chain(sums);
+        body.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
+        let (start, sealed) = header.split_at_mut(HEADER);
+        let (version, name) = start.split_at_mut(VERSION.len());
+        version.copy_from_slice(&VERSION);
+        name.copy_from_slice(id);
+        self.seal(&place(id, NUMBER), &body, sealed)
+    }
+
+    /// Reads the sealed header of the file `id`, which is untrusted.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open_header(&self, id: &[u8; ID], header: &[u8]) -> Result<Seal, BlockDamage> {
+        if header.len() != SEALED_HEADER {
+            return Err(BlockDamage::TooShort);
+        }
+        let mut body = Zeroizing::new(vec![0; self.body_len()]);
+        self.open(&place(id, NUMBER), header.get(HEADER..).unwrap_or_default(), &mut body)?;
+        parse(&body).ok_or(BlockDamage::Encoding)
+    }
+
+    /// Returns the weight of block `number` of the file `id`: a number that nobody can compute
+    /// without the key, and that is another one for each version of each block. That of a hole
+    /// is 0. `stored` is untrusted, and must decrypt before its content is used.
+    ///
+    /// A volume that is not bound has no such key, and all weights are 0.
+    #[must_use]
+    pub fn weigh(&self, id: &[u8; ID], number: u64, stored: &[u8]) -> u128 {
+        let Some((nonce, rest)) = stored.split_at_checked(self.nonce_len()) else { return 0 };
+        let tag = match &self.content {
+            Content::Siv(_) => rest.first_chunk::<TAG>(),
+            Content::Gcm(_) | Content::XChaCha(_) => rest.last_chunk::<TAG>(),
+        };
+        match (tag, &self.weights) {
+            (Some(tag), Some(weights)) if !content::is_zero(nonce) || !content::is_zero(tag) => {
+                weights.of(id, number, nonce, tag)
+            }
+            _ => 0,
+        }
+    }
+}
+
+fn is_shift(shift: u32) -> bool {
+    (SEGMENT_SHIFT..=SHIFT_MAX).contains(&shift)
+}
+
+/// Parses the decrypted body. Its author had the key; other versions may write other bodies.
+fn parse(body: &[u8]) -> Option<Seal> {
+    let (size, rest) = body.split_first_chunk()?;
+    let (&shift, rest) = rest.split_first()?;
+    let (zeros, rest) = rest.split_at_checked(SUMS - 9)?;
+    let (sums, padding) = rest.split_at_checked(SEGMENTS * 16)?;
+    let (size, shift) = (u64::from_le_bytes(*size), u32::from(shift));
+    if !content::is_zero(zeros) || !content::is_zero(padding) || !is_shift(shift) || i64::try_from(size).is_err() {
+        return None;
+    }
+    let blocks = size.div_ceil(content::BLOCK_PLAIN as u64);
+    let count = usize::try_from(blocks.div_ceil(1 << shift)).ok().filter(|&count| count <= SEGMENTS)?;
+    let (chunks, _) = sums.as_chunks::<16>();
+    let mut sums: Vec<u128> = chunks.iter().map(|sum| u128::from_le_bytes(*sum)).collect();
+    let unused = sums.split_off(count);
+    unused.iter().all(|&sum| sum == 0).then_some(Seal { size, shift, sums })
+}
+
+/// Returns the size of the header on a volume with these features.
+pub(crate) const fn header_len(bound: bool) -> usize {
+    if bound { SEALED_HEADER } else { HEADER }
+}
+
+// The body has room with every cipher.
+const _: () = assert!(SUMS + SEGMENTS * 16 <= SEALED_HEADER - HEADER - content::NONCE_MAX - TAG);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::{ContentCipher, Flags};
+    use data_encoding::HEXLOWER;
+
+    const ID_A: &[u8; ID] = b"the id of a file";
+    const CIPHERS: [ContentCipher; 3] = [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha];
+
+    fn keys(cipher: ContentCipher) -> Keys {
+        let flags = Flags { cipher, key_slots: true, bound: true, ..Flags::default() };
+        Keys::new(&flags, &MasterKey::from_bytes(&[7; 32])).unwrap()
+    }
+
+    fn seal() -> Seal {
+        Seal { size: 3 << 20, shift: 8, sums: vec![u128::MAX, 0, 1 << 100] }
+    }
+
+    /// NIST SP 800-38B, example of AES-256 with 40 bytes: a test of the library.
+    #[test]
+    fn known_answer_of_cmac() {
+        let key = HEXLOWER.decode(b"603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4").unwrap();
+        let text = HEXLOWER
+            .decode(b"6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411")
+            .unwrap();
+        let mut code = Cmac::<Aes256>::new_from_slice(&key).unwrap();
+        code.update(&text);
+        assert_eq!(HEXLOWER.encode(&code.finalize().into_bytes()), "aaf3d8f1de5640c232f5b169b9c911e6");
+    }
+
+    #[test]
+    fn headers_are_opened_and_every_byte_counts() {
+        for cipher in CIPHERS {
+            let keys = keys(cipher);
+            let mut header = vec![0xee; SEALED_HEADER];
+            keys.seal_header(ID_A, &seal(), &mut header).unwrap();
+            assert_eq!(check_sealed_header(&header), Ok(*ID_A));
+            assert_eq!(keys.open_header(ID_A, &header), Ok(seal()));
+            for at in 0..header.len() {
+                let mut damaged = header.clone();
+                damaged[at] ^= 0x10;
+                let opened = check_sealed_header(&damaged).ok().and_then(|id| keys.open_header(&id, &damaged).ok());
+                assert_eq!(opened, None, "byte {at} of {cipher:?}");
+            }
+            assert!(keys.open_header(ID_A, &header[1..]).is_err() && keys.open_header(ID_A, &[]).is_err());
+        }
+    }
+
+    /// What was stored must remain readable.
+    #[test]
+    fn the_format_is_fixed() {
+        let mut body = vec![0; 4046];
+        body[..16].copy_from_slice(&[0, 0, 0x30, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
+        body[16..32].fill(0xff);
+        body[60] = 0x10;
+        for cipher in CIPHERS {
+            let keys = keys(cipher);
+            body.resize(keys.body_len(), 0);
+            let mut header = [&VERSION[..], ID_A, &vec![0; SEALED_HEADER - HEADER]].concat();
+            let nonce = vec![9; keys.nonce_len()];
+            keys.seal_with(&nonce, &place(ID_A, u64::MAX), &body, &mut header[HEADER..]).unwrap();
+            assert_eq!(keys.open_header(ID_A, &header), Ok(seal()), "{cipher:?}");
+        }
+        let block: Vec<u8> = (1..=50).collect();
+        let weights = CIPHERS.map(|cipher| format!("{:032x}", keys(cipher).weigh(ID_A, 5, &block)));
+        // Computed with Python's HMAC and `openssl mac`.
+        let known = [
+            "629aed360caa17a355b047b48a60c0ef",
+            "039cee4a806131b6935049d6b1d0e950",
+            "47e3fbe9034e6b2b4f8fb7158e2f7f48",
+        ];
+        assert_eq!(weights, known);
+    }
+
+    #[test]
+    fn weights_differ_and_those_of_holes_are_zero() {
+        for cipher in CIPHERS {
+            let keys = keys(cipher);
+            let layout = keys.layout();
+            assert_eq!(layout.header, SEALED_HEADER);
+            let mut blocks = [vec![0; layout.stored], vec![0; layout.stored]];
+            for block in &mut blocks {
+                assert_eq!(keys.weigh(ID_A, 5, block), 0);
+                keys.seal_block(ID_A, 5, &[1; 4096], block).unwrap();
+            }
+            let [one, two] = blocks;
+            let mut all = vec![keys.weigh(ID_A, 5, &one), keys.weigh(ID_A, 5, &two), keys.weigh(ID_A, 6, &one)];
+            all.push(keys.weigh(b"the id of a file", 5, &one));
+            all.push(keys.weigh(b"the id of A file", 5, &one));
+            assert!(all[0] == all[3] && all[0] != 0);
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), 4);
+            assert_eq!(keys.weigh(ID_A, 0, &[1; 3]), 0);
+        }
+    }
+
+    #[test]
+    fn impossible_bodies_are_refused() {
+        let body = |edit: fn(&mut [u8])| {
+            let mut body = vec![0; 4038];
+            body[2] = 0x30;
+            body[8] = 8;
+            edit(&mut body);
+            parse(&body).is_some()
+        };
+        assert!(body(|_| {}) && body(|body| body[60] = 1));
+        assert!(!body(|body| body[8] = 7) && !body(|body| body[8] = 53) && !body(|body| body[9] = 1));
+        assert!(!body(|body| body[64] = 1), "a sum beyond the end");
+        assert!(!body(|body| body[4030] = 1) && !body(|body| body[7] = 0x80) && !body(|body| body[5] = 1));
+        assert!(body(|body| (body[5], body[8]) = (1, 24)), "a large file has larger segments");
+        let keys = keys(ContentCipher::AesGcm);
+        for seal in [Seal { shift: 7, ..seal() }, Seal { shift: 53, ..seal() }, Seal { sums: vec![1; 251], ..seal() }] {
+            assert_eq!(keys.seal_header(ID_A, &seal, &mut [0; SEALED_HEADER]), Err(BlockDamage::Buffer));
+        }
+        assert_eq!(keys.seal_header(ID_A, &seal(), &mut [0; 4095]), Err(BlockDamage::Buffer));
+    }
+}
