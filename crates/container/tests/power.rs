@@ -119,6 +119,10 @@ impl OpenFile for Disk {
         None
     }
 
+    fn closes_quickly(&self) -> bool {
+        true
+    }
+
     fn bind(&self) {}
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

@@ -81,6 +81,10 @@ impl OpenFile for HostFile {
         Some(self.fd.backing())
     }
 
+    fn closes_quickly(&self) -> bool {
+        true
+    }
+
     fn bind(&self) {
         // The data never moves to another host file.
     }

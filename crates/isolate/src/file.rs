@@ -44,6 +44,10 @@ impl OpenFile for IsolateFile {
         self.lower.as_ref()?.backing()
     }
 
+    fn closes_quickly(&self) -> bool {
+        self.backing().is_some()
+    }
+
     fn bind(&self) {
         self.lower.iter().for_each(|lower| lower.bind());
     }

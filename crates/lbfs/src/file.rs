@@ -195,6 +195,10 @@ impl OpenFile for LbFile {
         self.passthrough.as_ref()?.file.as_ref()?.backing()
     }
 
+    fn closes_quickly(&self) -> bool {
+        self.backing().is_some()
+    }
+
     fn bind(&self) {
         if let Some(file) = self.passthrough.as_ref().and_then(|place| place.file.as_ref()) {
             file.bind();

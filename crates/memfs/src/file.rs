@@ -96,6 +96,10 @@ impl OpenFile for MemFile {
         self.vnode.fs.backing.as_ref().map(|file| vnode::Backing::alone(file.as_fd()))
     }
 
+    fn closes_quickly(&self) -> bool {
+        true
+    }
+
     fn bind(&self) {
         // There is no host file.
     }

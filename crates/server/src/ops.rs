@@ -622,8 +622,8 @@ impl Filesystem for Server {
     }
 
     fn release(&self, rq: &Request<'_>, _node: u64, arg: &ReleaseIn) -> Reply<()> {
-        // A file that a layer handles itself may have work left for its last close.
-        if !rq.may_block && self.files.get(arg.fh).is_ok_and(|file| file.backing().is_none()) {
+        // A layer may have work left for the last close of a file.
+        if !rq.may_block && self.files.get(arg.fh).is_ok_and(|file| !file.closes_quickly()) {
             return Err(MAY_BLOCK);
         }
         self.files.release(arg.fh, &self.notifier);

@@ -272,6 +272,10 @@ impl OpenFile for UnionFile {
         if handed_out { self.first.backing() } else { None }
     }
 
+    fn closes_quickly(&self) -> bool {
+        self.backing().is_some()
+    }
+
     fn bind(&self) {
         self.first.bind();
         self.bound.store(true, Ordering::Release);

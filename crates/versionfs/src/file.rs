@@ -510,6 +510,10 @@ impl OpenFile for VersionFile {
         if self.mode == Mode::Writes { None } else { self.lower.backing() }
     }
 
+    fn closes_quickly(&self) -> bool {
+        self.backing().is_some()
+    }
+
     fn bind(&self) {
         if !self.is_bound.swap(true, Ordering::Relaxed) {
             self.inode.bind(self.reads && self.mode != Mode::Reads);

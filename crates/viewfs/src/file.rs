@@ -118,6 +118,10 @@ impl OpenFile for ViewFile {
         None
     }
 
+    fn closes_quickly(&self) -> bool {
+        false
+    }
+
     fn bind(&self) {}
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

@@ -398,6 +398,10 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// even if the file's data moves to another one.
     fn bind(&self);
 
+    /// Whether dropping this open file takes no longer than close(2) on the host. Otherwise a
+    /// thread that must not block does not drop it.
+    fn closes_quickly(&self) -> bool;
+
     /// Reads at `offset`. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors

@@ -231,6 +231,9 @@ impl OpenFile for GatedFile {
     fn backing(&self) -> Option<vnode::Backing<'_>> {
         self.0.backing()
     }
+    fn closes_quickly(&self) -> bool {
+        self.0.closes_quickly()
+    }
     fn bind(&self) {
         self.0.bind();
     }

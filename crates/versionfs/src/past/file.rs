@@ -211,6 +211,10 @@ impl OpenFile for Opened {
         self.0.plain.as_ref()?.backing()
     }
 
+    fn closes_quickly(&self) -> bool {
+        self.backing().is_some()
+    }
+
     fn bind(&self) {
         if let Some(plain) = &self.0.plain {
             plain.bind();

@@ -249,6 +249,11 @@ impl OpenFile for TemplateFile {
         if seen || self.is_changed() { None } else { self.lower.backing() }
     }
 
+    fn closes_quickly(&self) -> bool {
+        // The last close of a container compacts it.
+        self.held.is_none() && self.lower.closes_quickly()
+    }
+
     fn bind(&self) {
         self.lower.bind();
     }

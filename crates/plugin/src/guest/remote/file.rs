@@ -45,6 +45,10 @@ impl OpenFile for RemoteFile {
         None
     }
 
+    fn closes_quickly(&self) -> bool {
+        false
+    }
+
     fn bind(&self) {
         // The file is never passed to the kernel.
     }
