@@ -51,6 +51,10 @@ impl Names for EncryptedNames {
         decrypted.ok().filter(|name| self.is_permitted(name)).ok_or(Errno::INVAL)
     }
 
+    fn is_bijection(&self) -> bool {
+        true
+    }
+
     fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         self.keyring.with(cx, |keys| {
             keys.seal_link(target).map_err(|damage| match damage {

@@ -38,6 +38,13 @@ pub trait Names: Send + Sync + fmt::Debug {
     /// errno fails the listing.
     fn decode_filename(&self, cx: &Cx<'_>, dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>>;
 
+    /// Whether every name that `encode_filename` accepts decodes to itself, and every stored name
+    /// that `decode_filename` accepts encodes to itself. Then this is not verified for each name,
+    /// except in debug builds.
+    fn is_bijection(&self) -> bool {
+        false
+    }
+
     /// Returns which names refer to the same entry. Called once.
     ///
     /// If several names refer to one entry, the kernel must not cache names: it would keep the

@@ -39,18 +39,19 @@ impl Core {
     pub(crate) fn place<'a>(&self, cx: &Cx<'_>, dir: &Object<'_>, name: Name<'a>) -> Result<Option<Place<'a>>> {
         let Some(hook) = &self.names else { return Ok(Some(Place::Same(name))) };
         let encoded = encode(&**hook, cx, dir, name.as_bytes())?;
-        let seen = match decode(&**hook, cx, dir, &encoded)? {
-            None => {
-                if inverse::CHECKED {
-                    tracing::debug!(
-                        "decode_filename rejects the output of encode_filename for {name:?}: the name cannot be created"
-                    );
+        let seen = is_trusted(&**hook)
+            || match decode(&**hook, cx, dir, &encoded)? {
+                None => {
+                    if inverse::CHECKED {
+                        tracing::debug!(
+                            "decode_filename rejects the output of encode_filename for {name:?}: the name cannot be created"
+                        );
+                    }
+                    false
                 }
-                false
-            }
-            Some(decoded) if decoded == name.as_bytes() => true,
-            Some(decoded) => round_trips(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
-        };
+                Some(decoded) if decoded == name.as_bytes() => true,
+                Some(decoded) => round_trips(&**hook, cx, dir, &decoded, &encoded)? && self.may_merge(name, &decoded),
+            };
         if !seen {
             return Ok(None);
         }
@@ -79,7 +80,8 @@ impl Core {
     pub(crate) fn shown_name(&self, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(hook) = &self.names else { return Ok(Some(encoded.to_vec())) };
         let Some(name) = decode(&**hook, cx, dir, encoded)? else { return Ok(None) };
-        Ok(if round_trips(&**hook, cx, dir, &name, encoded)? { Some(name) } else { None })
+        let is_shown = is_trusted(&**hook) || round_trips(&**hook, cx, dir, &name, encoded)?;
+        Ok(is_shown.then_some(name))
     }
 
     pub(crate) fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
@@ -130,6 +132,11 @@ fn decode(hook: &dyn Names, cx: &Cx<'_>, dir: &Object<'_>, encoded: &[u8]) -> Re
         Ok(_) | Err(Errno::INVAL) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Whether the hook's names need no verification.
+fn is_trusted(hook: &dyn Names) -> bool {
+    !inverse::CHECKED && hook.is_bijection()
 }
 
 /// Whether `encoded` is the encoding of `name`. Without this check, two names below could be shown
