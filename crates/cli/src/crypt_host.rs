@@ -2,8 +2,9 @@
 //! may use neither the host's files nor its processes.
 
 use core::fmt::Display;
+use core::mem::MaybeUninit;
 use cryptfs::{KeyHost, KeySource, Leader, Secret, WatchedLeader};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{Timespec, epoll};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Resource, Rlimit};
 use std::ffi::OsStr;
@@ -63,8 +64,10 @@ impl KeyHost for Host {
 
     fn watch(&self, session: u32) -> Option<Box<dyn WatchedLeader>> {
         let pid = Pid::from_raw(session.cast_signed())?;
-        let fd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        Some(Box::new(Watched(fd)))
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let exits = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        epoll::add(&exits, &process, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+        Some(Box::new(Watched { exits, _process: process }))
     }
 
     fn protect_memory(&self) -> Vec<String> {
@@ -94,13 +97,17 @@ impl KeyHost for Host {
 
 /// A process, by its pidfd.
 #[derive(Debug)]
-struct Watched(OwnedFd);
+struct Watched {
+    /// Has an event once the process has exited. Asking an epoll without events costs a third of
+    /// poll(2) on the pidfd.
+    exits: OwnedFd,
+    _process: OwnedFd,
+}
 
 impl WatchedLeader for Watched {
     fn is_running(&self) -> bool {
-        // The descriptor is readable once the process has exited.
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)) == Ok(0)
+        let (mut exit, now) = ([MaybeUninit::uninit(); 1], Timespec { tv_sec: 0, tv_nsec: 0 });
+        epoll::wait(&self.exits, &mut exit, Some(&now)).is_ok_and(|(exited, _)| exited.is_empty())
     }
 }
 

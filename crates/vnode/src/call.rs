@@ -46,6 +46,7 @@ struct Facts {
     groups: OnceLock<Option<Vec<u32>>>,
     umask: OnceLock<Option<u32>>,
     session: OnceLock<Option<(u32, u64)>>,
+    session_id: OnceLock<Option<u32>>,
     executable: OnceLock<Option<PathBuf>>,
     cgroup: OnceLock<Option<Vec<u8>>>,
 }
@@ -99,7 +100,7 @@ impl Call {
     }
 
     pub(crate) fn session_id(&self, pid: u32) -> Option<u32> {
-        self.processes.session_id(pid)
+        *self.facts().session_id.get_or_init(|| self.processes.session_id(pid))
     }
 
     pub(crate) fn executable(&self, pid: u32) -> Option<&Path> {
