@@ -9,6 +9,7 @@ use crate::listing_cache::ListingCache;
 use crate::nodes::{NodeRef, Nodes};
 use crate::notifier::{NotificationQueue, UpcallHandler};
 use crate::open_cache::OpenCache;
+use crate::page_cache::Change;
 use crate::suid::{self, is_root};
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
@@ -169,14 +170,18 @@ impl Server {
     /// Runs a change of a file's data or times, so that it is not mistaken for an out-of-band
     /// change.
     fn track_change<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
-        let call = RequestContext::of(rq);
         let begun = self.files.pages.begin(node);
         let done = change();
+        self.end_change(&RequestContext::of(rq), node, &begun);
+        done
+    }
+
+    /// Records the end of a change, with the attributes that the file has now.
+    fn end_change(&self, call: &RequestContext<'_>, node: u64, begun: &Change) {
         if begun.matters() {
             let attr = self.nodes.get(node).and_then(|vnode| vnode.getattr(&call.cx(0)));
-            self.files.pages.end(&begun, attr.as_ref().ok());
+            self.files.pages.end(begun, attr.as_ref().ok());
         }
-        done
     }
 
     /// Returns the attributes of a file being opened, if its data probably uses the page cache and
@@ -409,7 +414,13 @@ impl Filesystem for Server {
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = call.cx(0);
         let set = suid::exact_change(&cx, &*vnode, convert::set_attr(arg))?;
-        let attr = self.track_change(rq, node, || vnode.setattr(&cx, &set, file.as_deref()))?;
+        let begun = self.files.pages.begin(node);
+        let changed = vnode.setattr(&cx, &set, file.as_deref());
+        match &changed {
+            Ok(attr) => self.files.pages.end(&begun, Some(attr)),
+            Err(_) => self.end_change(&call, node, &begun),
+        }
+        let attr = changed?;
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
     }
 
