@@ -61,9 +61,10 @@ impl Coded<'_> {
 /// How fresh the state must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// As of a moment ago: for lookups and listings.
+    /// As of a moment ago: for lookups, listings, and removing entries. With outdated state, a name
+    /// is not found.
     Recent,
-    /// Current: for creating, moving or removing entries.
+    /// Current: for creating or moving entries.
     Current,
 }
 

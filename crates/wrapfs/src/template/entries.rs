@@ -165,7 +165,7 @@ impl TemplateVnode {
     /// Removes the entry that the name refers to, in whatever spelling it is stored.
     fn remove(&self, cx: &Cx<'_>, name: Name<'_>, take: impl Fn(&Place<'_>) -> Result<()>) -> Result<()> {
         let exactly = |name: Name<'_>| {
-            let place = self.place(cx, name, Trust::Current)?.ok_or(Errno::NOENT)?;
+            let place = self.place(cx, name, Trust::Recent)?.ok_or(Errno::NOENT)?;
             self.removing(cx, name, || take(&place))?;
             self.forget_path(name);
             Ok(())
