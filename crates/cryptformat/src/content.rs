@@ -4,7 +4,6 @@ use crate::error::{BlockDamage, HeaderDamage, RandomError};
 use crate::flags::{ContentCipher, Flags};
 use crate::gcm::TAG;
 use crate::keys::{Content, Keys};
-use crate::seal::{check_sealed_header, header_len, new_sealed_id};
 use crate::{gcm, random, siv, xchacha};
 
 /// Size of the header in bytes.
@@ -15,6 +14,10 @@ pub const BLOCK_PLAIN: usize = 4096;
 pub(crate) const ID: usize = 16;
 /// The version of the format, at the start of each header.
 const VERSION: [u8; 2] = [0, 2];
+/// Size of a sealed header in bytes: a page, so that no kill of a writer tears it.
+pub const SEALED_HEADER: usize = 4096;
+/// The version at the start of a sealed header.
+pub(crate) const SEALED_VERSION: [u8; 2] = [0, 3];
 /// Size of the largest nonce in bytes.
 pub(crate) const NONCE_MAX: usize = xchacha::NONCE;
 
@@ -81,6 +84,11 @@ impl Layout {
     }
 }
 
+/// Returns the size of the header on a volume that is bound or not.
+const fn header_len(bound: bool) -> usize {
+    if bound { SEALED_HEADER } else { HEADER }
+}
+
 /// Whether a stored block is a hole: a whole block of zeros, which stands for plain zeros. It is
 /// not authenticated.
 #[must_use]
@@ -124,6 +132,33 @@ pub fn check_header(header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
         return Err(HeaderDamage::Zeros);
     }
     let Some(id) = header.strip_prefix(&VERSION) else { return Err(HeaderDamage::Version) };
+    if is_zero(id) {
+        return Err(HeaderDamage::ZeroId);
+    }
+    id.try_into().map_err(|_| HeaderDamage::Length)
+}
+
+/// Returns the start of a sealed header, with a new random id.
+///
+/// # Errors
+/// The kernel has no random numbers.
+pub fn new_sealed_id() -> Result<[u8; HEADER], RandomError> {
+    let mut start = new_header()?;
+    start.iter_mut().zip(SEALED_VERSION).for_each(|(to, version)| *to = version);
+    Ok(start)
+}
+
+/// Checks the start of a sealed header and returns the file's id. `header` is untrusted.
+/// [`Keys::open_header`] authenticates all of it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_sealed_header(header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
+    let start = header.get(..HEADER).ok_or(HeaderDamage::Length)?;
+    if is_zero(start) {
+        return Err(HeaderDamage::Zeros);
+    }
+    let Some(id) = start.strip_prefix(&SEALED_VERSION) else { return Err(HeaderDamage::Version) };
     if is_zero(id) {
         return Err(HeaderDamage::ZeroId);
     }

@@ -5,8 +5,8 @@ use crate::error::ConfigError;
 use crate::flags::{ContentCipher, Flags, NameFlags};
 use crate::gcm::{self, Gcm};
 use crate::master::MasterKey;
-use crate::seal::Weights;
 use crate::siv::Siv;
+use crate::weights::Weights;
 use crate::xchacha::XChaCha;
 use core::fmt;
 use hkdf::Hkdf;
@@ -18,6 +18,8 @@ const GCM_INFO: &[u8] = b"AES-GCM file content encryption";
 const SIV_INFO: &[u8] = b"AES-SIV file content encryption";
 const XCHACHA_INFO: &[u8] = b"XChaCha20-Poly1305 file content encryption";
 const EME_INFO: &[u8] = b"EME filename encryption";
+/// Purpose of the key of weights, of this project.
+const WEIGHTS_INFO: &[u8] = b"strata weights of blocks";
 /// Purpose of the fingerprint, of this project.
 const FINGERPRINT: &[u8] = b"strata master key fingerprint";
 
@@ -54,7 +56,7 @@ impl Keys {
             content: content(flags, master).map_err(|error| ConfigError::Library(error.to_string()))?,
             eme: Eme::new(&eme),
             names: flags.names,
-            weights: flags.bound.then(|| Weights::new(master)),
+            weights: flags.bound.then(|| Weights::new(&derive(master, WEIGHTS_INFO))),
             fingerprint: *derive(master, FINGERPRINT),
         })
     }

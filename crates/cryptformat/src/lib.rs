@@ -28,7 +28,7 @@
 //! | `master` | the master key, and its form on paper |
 //! | `keys` | the keys derived from it |
 //! | `content` | headers and blocks of files |
-//! | `seal` | headers that bind the blocks of a file to each other: another extension |
+//! | `seal`, `weights` | headers that bind the blocks of a file to each other: another extension |
 //! | `gcm`, `siv`, `xchacha` | the ciphers of blocks |
 //! | `contexts` | contexts of OpenSSL |
 //! | `random` | random nonces |
@@ -61,13 +61,16 @@ mod random;
 mod seal;
 mod siv;
 mod slots;
+mod weights;
 mod wrap;
 mod xattr;
 mod xchacha;
 
 pub use config::{CONFIG_NAME, Config, NewVolume, Unlocked};
 pub use config_json::CONFIG_MAX;
-pub use content::{BLOCK_PLAIN, HEADER, Layout, check_header, is_hole, new_header};
+pub use content::{
+    BLOCK_PLAIN, HEADER, Layout, SEALED_HEADER, check_header, check_sealed_header, is_hole, new_header, new_sealed_id,
+};
 pub use eme::Eme;
 pub use error::{BlockDamage, ConfigError, HeaderDamage, NameDamage, RandomError};
 pub use flags::{ContentCipher, Feature, Flags, NameFlags};
@@ -79,6 +82,6 @@ pub use name_store::{
     DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, is_dir_iv, new_dir_iv, reserved_in_plain_root,
 };
 pub use names::{NAME_MAX, ZERO_IV};
-pub use seal::{SEALED_HEADER, SEGMENT_SHIFT, SEGMENTS, Seal, check_sealed_header, new_sealed_id};
+pub use seal::{SEGMENT_SHIFT, SEGMENTS, Seal};
 pub use slots::{KeySlot, LABEL_MAX, Passphrase, SLOTS_MAX};
 pub use xattr::{XATTR_PREFIX, is_namespaced};

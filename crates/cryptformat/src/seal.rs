@@ -1,19 +1,12 @@
 //! Sealed headers, of bound volumes: they bind the blocks of a file to each other and to its
 //! length. docs/formats/cryptfs.md describes them.
 
-use crate::content;
-use crate::content::{HEADER, ID, place};
-use crate::error::{BlockDamage, HeaderDamage, RandomError};
+use crate::content::{self, HEADER, ID, SEALED_HEADER, SEALED_VERSION, place};
+use crate::error::BlockDamage;
 use crate::gcm::TAG;
-use crate::keys::{Content, Keys, derive};
-use crate::master::MasterKey;
-use aes::Aes256;
-use cmac::{Cmac, KeyInit, Mac};
-use core::fmt;
+use crate::keys::{Content, Keys};
 use zeroize::Zeroizing;
 
-/// Size of a sealed header in bytes: a page, so that no kill of a writer tears it.
-pub const SEALED_HEADER: usize = 4096;
 /// Number of sums in a seal.
 pub const SEGMENTS: usize = 250;
 /// [`Seal::shift`] of a new file: segments of 1 MiB.
@@ -21,16 +14,10 @@ pub const SEGMENT_SHIFT: u32 = 8;
 
 /// Largest [`Seal::shift`]: one segment would be larger than a file can be.
 const SHIFT_MAX: u32 = 52;
-/// The version at the start of a sealed header.
-const VERSION: [u8; 2] = [0, 3];
 /// The number of no block, which stands for the header in additional authenticated data.
 const NUMBER: u64 = u64::MAX;
-/// Purpose of the key of weights.
-const INFO: &[u8] = b"strata weights of blocks";
 /// Offset of the sums in the body.
 const SUMS: usize = 16;
-/// Room for the largest nonce in the input of a weight.
-const NONCE_ROOM: usize = content::NONCE_MAX;
 
 /// What binds the blocks of a file to each other and to its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,59 +29,6 @@ pub struct Seal {
     /// For each segment, the sum of the [weights](Keys::weigh) of its blocks, modulo 2^128; at most
     /// [`SEGMENTS`]. Missing sums are 0.
     pub sums: Vec<u128>,
-}
-
-/// The key of weights.
-pub(crate) struct Weights(Cmac<Aes256>);
-
-impl Weights {
-    pub(crate) fn new(master: &MasterKey) -> Self {
-        Self(Cmac::new(&(*derive::<32>(master, INFO)).into()))
-    }
-
-    fn of(&self, id: &[u8; ID], number: u64, nonce: &[u8], tag: &[u8]) -> u128 {
-        let mut code = self.0.clone();
-        code.update(id);
-        code.update(&number.to_be_bytes());
-        let mut padded = [0; NONCE_ROOM];
-        padded.iter_mut().zip(nonce).for_each(|(to, from)| *to = *from);
-        code.update(&padded);
-        code.update(tag);
-        u128::from_le_bytes(code.finalize().into_bytes().into())
-    }
-}
-
-impl fmt::Debug for Weights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Weights")
-    }
-}
-
-/// Returns the start of a sealed header, with a new random id.
-///
-/// # Errors
-/// The kernel has no random numbers.
-pub fn new_sealed_id() -> Result<[u8; HEADER], RandomError> {
-    let mut start = content::new_header()?;
-    start.iter_mut().zip(VERSION).for_each(|(to, version)| *to = version);
-    Ok(start)
-}
-
-/// Checks the start of a sealed header and returns the file's id. `header` is untrusted.
-/// [`Keys::open_header`] authenticates all of it.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn check_sealed_header(header: &[u8]) -> Result<[u8; ID], HeaderDamage> {
-    let start = header.get(..HEADER).ok_or(HeaderDamage::Length)?;
-    if content::is_zero(start) {
-        return Err(HeaderDamage::Zeros);
-    }
-    let Some(id) = start.strip_prefix(&VERSION) else { return Err(HeaderDamage::Version) };
-    if content::is_zero(id) {
-        return Err(HeaderDamage::ZeroId);
-    }
-    id.try_into().map_err(|_| HeaderDamage::Length)
 }
 
 impl Keys {
@@ -117,8 +51,8 @@ impl Keys {
         let fields = seal.size.to_le_bytes().into_iter().chain([shift]).chain([0; SUMS - 9]).chain(sums);
         body.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
         let (start, sealed) = header.split_at_mut(HEADER);
-        let (version, name) = start.split_at_mut(VERSION.len());
-        version.copy_from_slice(&VERSION);
+        let (version, name) = start.split_at_mut(SEALED_VERSION.len());
+        version.copy_from_slice(&SEALED_VERSION);
         name.copy_from_slice(id);
         self.seal(&place(id, NUMBER), &body, sealed)
     }
@@ -179,19 +113,15 @@ fn parse(body: &[u8]) -> Option<Seal> {
     unused.iter().all(|&sum| sum == 0).then_some(Seal { size, shift, sums })
 }
 
-/// Returns the size of the header on a volume with these features.
-pub(crate) const fn header_len(bound: bool) -> usize {
-    if bound { SEALED_HEADER } else { HEADER }
-}
-
 // The body has room with every cipher.
 const _: () = assert!(SUMS + SEGMENTS * 16 <= SEALED_HEADER - HEADER - content::NONCE_MAX - TAG);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::content::check_sealed_header;
     use crate::flags::{ContentCipher, Flags};
-    use data_encoding::HEXLOWER;
+    use crate::master::MasterKey;
 
     const ID_A: &[u8; ID] = b"the id of a file";
     const CIPHERS: [ContentCipher; 3] = [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha];
@@ -203,18 +133,6 @@ mod tests {
 
     fn seal() -> Seal {
         Seal { size: 3 << 20, shift: 8, sums: vec![u128::MAX, 0, 1 << 100] }
-    }
-
-    /// NIST SP 800-38B, example of AES-256 with 40 bytes: a test of the library.
-    #[test]
-    fn known_answer_of_cmac() {
-        let key = HEXLOWER.decode(b"603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4").unwrap();
-        let text = HEXLOWER
-            .decode(b"6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411")
-            .unwrap();
-        let mut code = Cmac::<Aes256>::new_from_slice(&key).unwrap();
-        code.update(&text);
-        assert_eq!(HEXLOWER.encode(&code.finalize().into_bytes()), "aaf3d8f1de5640c232f5b169b9c911e6");
     }
 
     #[test]
@@ -245,7 +163,7 @@ mod tests {
         for cipher in CIPHERS {
             let keys = keys(cipher);
             body.resize(keys.body_len(), 0);
-            let mut header = [&VERSION[..], ID_A, &vec![0; SEALED_HEADER - HEADER]].concat();
+            let mut header = [&SEALED_VERSION[..], ID_A, &vec![0; SEALED_HEADER - HEADER]].concat();
             let nonce = vec![9; keys.nonce_len()];
             keys.seal_with(&nonce, &place(ID_A, u64::MAX), &body, &mut header[HEADER..]).unwrap();
             assert_eq!(keys.open_header(ID_A, &header), Ok(seal()), "{cipher:?}");

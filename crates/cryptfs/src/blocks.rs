@@ -1,7 +1,6 @@
 use crate::belongs;
 use crate::grant::OpenedWith;
 use crate::keyring::Keyring;
-use crate::seals::Seals;
 use cryptformat::{BlockDamage, HEADER, HeaderDamage, RandomError};
 use std::sync::Arc;
 use vnode::{Cx, Errno, OpenFlags, Result};
@@ -13,6 +12,15 @@ pub(crate) struct EncryptedBlocks {
     pub(crate) keyring: Arc<Keyring>,
     /// Set on a bound volume.
     pub(crate) seals: Option<Seals>,
+}
+
+/// What happens to files that are not what their seals say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seals {
+    /// Their broken parts fail with `EIO`.
+    Checked,
+    /// They are read as they are. The layer is read-only.
+    Ignored,
 }
 
 /// Returns the key that a file was opened with.

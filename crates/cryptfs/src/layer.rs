@@ -1,10 +1,9 @@
-use crate::blocks::EncryptedBlocks;
+use crate::blocks::{EncryptedBlocks, Seals};
 use crate::commands::KeyCommands;
 use crate::host::{KeySource, host};
 use crate::keyring::Keyring;
 use crate::names::{EncryptedNames, PlainNames};
 use crate::scrub::scrubbed;
-use crate::seals::Seals;
 use crate::slot::Slot;
 use crate::store::{PlainStore, Store};
 use crate::volume::Volume;

@@ -10,6 +10,7 @@
 //! * `keyring`: all grants of a mount; finding the caller's; adding and withdrawing them
 //! * `reaper`: withdraws grants whose session has ended or that were idle
 //! * `names`, `store`, `blocks`, `xattrs`: the hooks of the template
+//! * `seals`: sealed headers of bound volumes
 //! * `belongs`: refuses files of another key
 //! * `commands`: the control channel, for cryptctl; `layer`: options and construction
 //! * `host`: what the layer needs of the host: passphrases and sessions

@@ -1,19 +1,10 @@
 //! Sealed files of bound volumes: docs/formats/cryptfs.md.
 
-use crate::blocks::{EncryptedBlocks, header_id, keys_of};
+use crate::blocks::{EncryptedBlocks, Seals, header_id, keys_of};
 use cryptformat::{BlockDamage, HEADER, SEGMENT_SHIFT, SEGMENTS};
 use std::ops::Range;
 use vnode::{Cx, Errno, Result};
 use wrapfs::hooks::{FormatBlock, FormatHeader, Object, Seal, Sealed};
-
-/// What happens to files that are not what their seals say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seals {
-    /// Their broken parts fail with `EIO`.
-    Checked,
-    /// They are read as they are. The layer is read-only.
-    Ignored,
-}
 
 fn errno(file: &Object<'_>, damage: &BlockDamage) -> Errno {
     tracing::warn!(inode = file.id(), "seal in the header: {damage}");

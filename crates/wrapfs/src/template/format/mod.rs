@@ -1,8 +1,8 @@
 //! Data in blocks of a larger, fixed size, behind a header. docs/wrapfs.md lists the guarantees.
 //!
 //! `coding` encodes and decodes blocks; `file` reads, and restores blocks after an error; `write`,
-//! `resize` and `holes` are the other operations; `protect` records them in the journal. `seal` checks
-//! blocks against the seal of a file, and `sealed_write` keeps it.
+//! `resize` and `holes` are the other operations; `protect` records them in the journal. `seal`
+//! checks blocks against the seal of a file, and `sealed_write` keeps it.
 
 mod coding;
 mod file;

@@ -127,8 +127,8 @@ impl<'f> FormatFile<'f> {
         Ok(())
     }
 
-    /// Reads the seal of a file that was opened, so that a file of another length is noticed even if
-    /// it seems to be empty.
+    /// Reads the seal of a file that was opened, so that a file of another length is noticed even
+    /// if it seems to be empty.
     pub(crate) fn check_opened(&self, cx: &Cx<'_>) -> Result<()> {
         match self.sealed().map_or(Ok(None), |_| self.header(cx))? {
             Some(header) => self.load_seal(cx, &header),
