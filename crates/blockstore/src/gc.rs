@@ -7,6 +7,7 @@
 use crate::format::{Base, BlockHead, Coding, Fields, Kind};
 use crate::name::BlockName;
 use crate::pack::{self, FIRST, Pack, Scanned, index_name, pack_name};
+use crate::read::Source;
 use crate::recipe::{self, RecipeId};
 use crate::store::BlockStore;
 use crate::table::Place;
@@ -371,15 +372,26 @@ impl BlockStore {
             Coding::Raw | Coding::Frame => None,
         };
         let place = writer.next_place(cx, self)?;
+        let mut whole = None;
         if let (Some(base), Coding::Difference { depth, .. }) = (base, head.coding) {
             let known = match writer.pending_place(&base) {
                 Some(known) => known,
                 None => self.find_block(cx, &base)?.1,
             };
             let near = known.pack == place.pack && known.offset < place.offset;
-            let base = if near { Base::Near(u64::from(known.offset)) } else { Base::Far(base) };
-            head.coding = Coding::Difference { base, depth };
+            head.coding = Coding::Difference {
+                base: if near { Base::Near(known.offset.into()) } else { Base::Far(base) },
+                depth,
+            };
+            // A base that is found by its place may have a wrong name, and another entry that name.
+            if self.block(cx, &base, Source::Any).is_err() {
+                whole = self.block(cx, &head.name, Source::Any).ok();
+            }
         }
+        if whole.is_some() {
+            head.coding = Coding::Raw;
+        }
+        let data = whole.as_ref().map_or(data, |plain| plain);
         let mut body = Vec::with_capacity(data.len() + 60);
         head.put(&mut body, u64::from(place.offset), data);
         writer.put_block(place, head.name, &body, Some(from))

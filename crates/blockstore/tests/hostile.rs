@@ -133,3 +133,27 @@ fn a_missing_or_wrong_index_file_changes_nothing() {
         assert_eq!(file(&fs, b"x-00000001").as_ref(), Some(&index));
     }
 }
+
+/// A block whose base is found by its place, and has a wrong name with a right checksum. Moved to
+/// another pack, the block would be looked for by that name.
+#[test]
+fn a_base_with_a_wrong_name_costs_no_version() {
+    for cut in [1942, 2363] {
+        let (mut bytes, _) = sample();
+        bytes[68..72].fill(0);
+        bytes.truncate(cut);
+        fix_checksums(&mut bytes);
+        let fs = with_pack(&bytes);
+        add_file(&fs, b"p-00000002", b"");
+        let store = open(&fs).unwrap();
+        let readable: Model =
+            store.ids(None, 50).into_iter().filter_map(|id| Some((id, get(&store, id).ok()?))).collect();
+        assert!(!readable.is_empty());
+        assert!(!store.repair(&CX).unwrap().is_clean());
+        assert!(contents(&store) == readable);
+        // The same after further changes.
+        let fs = with_pack(&bytes);
+        add_file(&fs, b"p-00000002", b"");
+        exercise(&fs);
+    }
+}

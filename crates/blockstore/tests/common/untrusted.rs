@@ -51,8 +51,9 @@ pub(crate) fn exercise(fs: &MemFs) {
     }
     let _ = store.check(&CX);
     let repaired = store.repair(&CX);
-    if repaired.is_ok() {
-        assert!(store.check(&CX).is_ok_and(|report| report.unreadable.is_empty()));
+    if let Ok(before) = &repaired {
+        let after = store.check(&CX).unwrap();
+        assert!(after.unreadable.is_empty(), "{before:?}, then {after:?}");
     }
     if let Ok(id) = hinted
         && store.has(id)
