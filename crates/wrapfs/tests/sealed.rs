@@ -222,6 +222,27 @@ fn mixtures_of_two_states_are_noticed() {
     }
 }
 
+/// A block that was put back is not sealed by a truncation to a part of it, whatever its place in
+/// its segment.
+#[test]
+fn truncation_seals_no_block_that_was_put_back() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let block = layout(plain as u32).stored() as usize;
+    for number in 0..(old.len() - HEADER) / block {
+        let mut mixed = new.clone();
+        let range = HEADER + number * block..HEADER + (number + 1) * block;
+        mixed[range.clone()].copy_from_slice(&old[range]);
+        let below = forged(&below, &mixed);
+        let vnode = sealed(below, plain).root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+        let size = Some(number as u64 * plain + 40);
+        let answer = vnode.setattr(&ROOT, &SetAttr { size, ..SetAttr::default() }, None);
+        // A state that both have is no mixture.
+        let is_same = new == mixed;
+        assert_eq!(answer.err(), (!is_same).then_some(Errno::IO), "block {number}");
+    }
+}
+
 /// Only a segment with a damaged block fails, and holes are found only where the seal says so.
 #[test]
 fn other_segments_remain_readable() {

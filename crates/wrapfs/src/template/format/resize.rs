@@ -46,7 +46,7 @@ impl<'f> FormatFile<'f> {
         self.decode_old(cx, (&header, number), &old, &mut plain)?;
         plain.shorten(rest as usize);
         let sizes = (undo.stored, self.layout().stored_size(new));
-        let seal = self.seal_up_to(cx, &header, number, new)?;
+        let seal = self.seal_cut(cx, (&header, number), &old, new)?;
         self.put(cx, undo, (&header, number), (old, &plain), sizes, seal)
     }
 

@@ -2,6 +2,7 @@
 
 use super::super::data::Scratch;
 use super::super::guard::guard;
+use super::coding::At;
 use super::file::{FormatFile, Undo};
 use super::protect::{Change, Stored};
 use super::seal::add;
@@ -71,6 +72,20 @@ impl<'f> FormatFile<'f> {
         let Some(mut seal) = self.seal(cx, header)? else { return Ok(None) };
         self.shrink(cx, header, &mut seal, first)?;
         seal.size = size;
+        Ok(Some(seal))
+    }
+
+    /// As [`Self::seal_up_to`], for the blocks after block `number`, and also without that block,
+    /// which is shortened. Its segment is checked: it may be the first block in it. What is taken
+    /// out is the weight of `old`, the stored bytes that were decoded.
+    pub(super) fn seal_cut(&self, cx: &Cx<'_>, at: At<'_>, old: &[u8], size: u64) -> Result<Option<Seal>> {
+        let (header, number) = at;
+        self.verify(cx, header, number..number + 1)?;
+        let Some(mut seal) = self.seal_up_to(cx, header, number + 1, size)? else { return Ok(None) };
+        if let Some(sealed) = self.sealed() {
+            let weight = self.weigh(cx, sealed, at, old)?;
+            add(&mut seal, sealed.segments(), number, weight.wrapping_neg());
+        }
         Ok(Some(seal))
     }
 
