@@ -8,7 +8,7 @@ use common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, los
 use common::format::{Change, PUNCH, Random, changes, open, prepared_with, read_all};
 use common::sealed::{HEADER, JOURNAL, SealedSums, layout, read_anew, sealed};
 use conformance::fixture::{ROOT, name};
-use memfs::{Fault, Faults, MemFs, Plan};
+use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Whence};
 use wrapfs::Template;
@@ -89,7 +89,7 @@ fn recovery_can_be_interrupted() {
             for at in 1.. {
                 let faults = Faults::new();
                 let below = crashed.fork(&faults);
-                faults.arm(Plan { count: memfs::Count::Changes, at, fault: Fault::CrashInWrite { pages: 1 } });
+                faults.arm(Plan { count: Count::Changes, at, fault: Fault::CrashInWrite { pages: 1 } });
                 let format = SealedSums::default();
                 let again = Template::over(below.clone()).format(layout(5000), format).journal(Journal::new(JOURNAL));
                 drop(again.build());
@@ -240,6 +240,34 @@ fn truncation_seals_no_block_that_was_put_back() {
         // A state that both have is no mixture.
         let is_same = new == mixed;
         assert_eq!(answer.err(), (!is_same).then_some(Errno::IO), "block {number}");
+    }
+}
+
+/// A change that is undone leaves no segment marked as checked that was not.
+#[test]
+fn undone_changes_check_nothing() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let block = layout(plain as u32).stored() as usize;
+    let count = (new.len() - HEADER).div_ceil(block);
+    for number in 0..(old.len() - HEADER) / block {
+        let mut mixed = new.clone();
+        let range = HEADER + number * block..HEADER + (number + 1) * block;
+        mixed[range.clone()].copy_from_slice(&old[range]);
+        if mixed == new {
+            continue;
+        }
+        for size in [30, 100, 430, 800, 1000 * plain, 1000 * plain + 30] {
+            let below = forged(&below, &mixed);
+            let (vnode, file) = open(&sealed(below.clone(), plain));
+            below.faults().arm(Plan { count: Count::Only(Op::Setattr), at: 1, fault: Fault::Error(Errno::IO) });
+            let answer = vnode.setattr(&ROOT, &SetAttr { size: Some(size), ..SetAttr::default() }, Some(&*file));
+            assert_eq!(answer.err(), Some(Errno::IO));
+            below.faults().disarm();
+            assert_eq!(vnode.getattr(&ROOT).unwrap().size.div_ceil(plain), count as u64);
+            let read = file.read(&ROOT, &mut [0; 100], number as u64 * plain);
+            assert_eq!(read, Err(Errno::IO), "block {number}, size {size}");
+        }
     }
 }
 

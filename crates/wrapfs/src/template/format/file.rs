@@ -176,7 +176,7 @@ impl<'f> FormatFile<'f> {
         }
         if let Some((header, seal)) = sealed {
             failed = self.write_below(cx, &header, 0).1.err().or(failed);
-            self.keep_seal(header, seal);
+            self.put_back_seal(header, seal);
         }
         recorded.into_iter().for_each(|recorded| failed = self.finish(cx, Some(recorded)).err().or(failed));
         if undo.stored <= self.layout().header() {

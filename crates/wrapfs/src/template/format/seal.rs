@@ -237,6 +237,14 @@ impl<'f> FormatFile<'f> {
         Ok(())
     }
 
+    /// Keeps the seal from before a change that was undone. All segments are checked again: the
+    /// change may have removed some, and joined others.
+    pub(super) fn put_back_seal(&self, header: Arc<[u8]>, seal: Seal) {
+        let count = self.count(seal.size);
+        *self.inode.seal.lock() = Some(SealInUse::new(seal, count, false));
+        *self.inode.header.lock() = Some(header);
+    }
+
     /// Keeps a seal, and the header that contains it, after they were written.
     pub(super) fn keep_seal(&self, header: Arc<[u8]>, seal: Seal) {
         let count = self.count(seal.size);
