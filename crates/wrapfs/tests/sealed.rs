@@ -271,6 +271,46 @@ fn undone_changes_check_nothing() {
     }
 }
 
+/// Storage that answers with an old block only while a change reads it does not get it sealed.
+#[test]
+fn storage_with_changing_answers_is_noticed() {
+    let plain = 100;
+    let (below, old, new) = two_states(plain);
+    let block = layout(plain as u32).stored() as usize;
+    let (at, range) = ((HEADER + 6 * block) as u64, HEADER + 6 * block..HEADER + 7 * block);
+    let (old, new) = (old[range.clone()].to_vec(), new[range].to_vec());
+    let put = |below: &Arc<dyn Layer>, bytes: &[u8]| {
+        open(below).1.write(&ROOT, bytes, at).unwrap();
+    };
+    let mut runs = 0;
+    for change in [Change::Write(630, vec![1; 30]), Change::Write(550, vec![1; 100]), Change::Truncate(650)] {
+        for step in 1.. {
+            let below = below.fork(&Faults::new());
+            let mounted = sealed(below.clone(), plain);
+            let (vnode, file) = open(&mounted);
+            read_all(&*vnode, &*file).unwrap();
+            let direct: Arc<dyn Layer> = below.without_faults();
+            put(&direct, &old);
+            let (again, true_block) = (Arc::clone(&direct), new.clone());
+            below.faults().call_after(step, move || {
+                open(&again).1.write(&ROOT, &true_block, at).unwrap();
+            });
+            let _answer = change.apply(&*vnode, &*file);
+            let left = below.faults().forget_call();
+            drop((vnode, file, mounted));
+            match read_anew(below, plain, 100) {
+                Ok(bytes) => assert!(!bytes[600..700.min(bytes.len())].contains(&5), "{change:?}, step {step}"),
+                Err(errno) => assert_eq!(errno, Errno::IO),
+            }
+            runs += 1;
+            if left {
+                break;
+            }
+        }
+    }
+    assert!(runs > 15, "{runs}");
+}
+
 /// Only a segment with a damaged block fails, and holes are found only where the seal says so.
 #[test]
 fn other_segments_remain_readable() {

@@ -13,6 +13,9 @@ use vnode::{Cx, Errno, Result};
 /// A seal and the header that contains it.
 pub(super) type SealedHeader = (Arc<[u8]>, Seal);
 
+/// The number of a block, and its stored bytes as they were read.
+pub(super) type KnownBlock<'a> = (u64, &'a [u8]);
+
 impl<'f> FormatFile<'f> {
     fn header_with(&self, cx: &Cx<'_>, sealed: &dyn Sealed, old: &[u8], seal: &Seal) -> Result<Arc<[u8]>> {
         let mut header = vec![0; old.len()];
@@ -159,8 +162,16 @@ impl<'f> FormatFile<'f> {
     }
 
     /// Writes whole blocks from `first` on; only the last may be shorter, and either all or none of
-    /// them have old contents. After an error, the file is as before.
-    pub(super) fn write_sealed(&self, cx: &Cx<'_>, sealed: &dyn Sealed, first: u64, stored: &mut Stored) -> Result<()> {
+    /// them have old contents. `known` are the stored bytes of blocks that the new ones were made
+    /// from. After an error, the file is as before.
+    pub(super) fn write_sealed(
+        &self,
+        cx: &Cx<'_>,
+        sealed: &dyn Sealed,
+        first: u64,
+        stored: &mut Stored,
+        known: &[KnownBlock<'_>],
+    ) -> Result<()> {
         let (header, seal) = self.present(cx)?;
         let (layout, start, len) = (self.layout(), self.layout().start_of(first), stored.len());
         let now = self.stored_with_header(seal.size);
@@ -169,9 +180,7 @@ impl<'f> FormatFile<'f> {
         let mut old = Scratch::take(now.saturating_sub(start).min(count * layout.stored()) as usize);
         if !old.is_empty() {
             self.verify(cx, &header, first..first + count)?;
-            if self.read_below(cx, &mut old, start)? != old.len() {
-                return Err(Errno::IO);
-            }
+            self.read_old(cx, &mut old, first, known)?;
         }
         let mut next = Seal { size: seal.size.max(layout.plain_size(start + len as u64)), ..seal.clone() };
         for (number, bytes) in (first..).zip(old.chunks(block)) {
@@ -192,6 +201,26 @@ impl<'f> FormatFile<'f> {
         written.and(self.finish(cx, recorded))
     }
 
+    /// Reads stored blocks from `first` on that will be overwritten. Those that are known are not
+    /// read again: the storage may answer with other ones, and what it answered first would be
+    /// sealed.
+    fn read_old(&self, cx: &Cx<'_>, old: &mut [u8], first: u64, known: &[KnownBlock<'_>]) -> Result<()> {
+        let block = self.layout().stored() as usize;
+        let is_known = known.iter().any(|&(number, bytes)| number == first && bytes.len() == old.len());
+        if !is_known && self.read_below(cx, old, self.layout().start_of(first))? != old.len() {
+            return Err(Errno::IO);
+        }
+        for (number, to) in (first..).zip(old.chunks_mut(block)) {
+            if let Some((_, bytes)) = known.iter().find(|(known, _)| *known == number) {
+                if to.len() != bytes.len() {
+                    return Err(Errno::IO);
+                }
+                to.copy_from_slice(bytes);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes back a failed change of blocks.
     fn restore(&self, cx: &Cx<'_>, (old, start): (&[u8], u64), header: &[u8], size: u64) {
         let restored = (self.write_below(cx, old, start).1)
@@ -210,7 +239,7 @@ impl<'f> FormatFile<'f> {
             let stop = after.min(first + self.format.chunk());
             let mut stored = self.buffer(((stop - first) * self.layout().stored()) as usize);
             stored.fill(0);
-            self.write_sealed(cx, sealed, first, &mut stored)?;
+            self.write_sealed(cx, sealed, first, &mut stored, &[])?;
             first = stop;
         }
         Ok(())

@@ -145,6 +145,7 @@ impl<'f> FormatFile<'f> {
         let after = plan.end().div_ceil(plain);
         let (mut number, mut now, old) = (plan.offset / plain, plan.now, self.count(plan.size));
         let sealed = self.sealed();
+        let known: Vec<_> = plan.edges.iter().flatten().map(|edge| (edge.number, &*edge.old)).collect();
         while number < after {
             let mut stop = after.min(number + self.format.chunk());
             if sealed.is_some() && number < old {
@@ -152,7 +153,7 @@ impl<'f> FormatFile<'f> {
             }
             let written = self.encode_part(cx, plan, number, stop).and_then(|mut stored| {
                 if let Some(sealed) = sealed {
-                    return self.write_sealed(cx, sealed, number, &mut stored);
+                    return self.write_sealed(cx, sealed, number, &mut stored, &known);
                 }
                 let start = self.layout().start_of(number);
                 let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
