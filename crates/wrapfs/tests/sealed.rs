@@ -121,6 +121,42 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
     fail_everywhere(&|below| sealed(below, 100), 100, (&start, &old));
 }
 
+/// If a change can't be made durable, it fails, and the file is as before or as after it.
+#[test]
+fn a_failure_to_sync_breaks_no_seal() {
+    let plain = 100;
+    let mount = |below: Arc<MemFs>| {
+        let template = Template::over(below).format(layout(plain as u32), SealedSums::default());
+        template.journal(Journal::new(JOURNAL).durable()).build().unwrap()
+    };
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    for change in changes(plain) {
+        for at in 1.. {
+            let below = start.fork(&Faults::new());
+            let mounted = mount(below.clone());
+            let (vnode, file) = open(&mounted);
+            below.faults().arm(Plan { count: Count::Only(Op::Fsync), at, fault: Fault::Error(Errno::IO) });
+            let answer = change.apply(&*vnode, &*file);
+            let fired = below.faults().fired();
+            below.faults().disarm();
+            let what = format!("{change:?}, fsync {at}: {answer:?}");
+            let seen = read_all(&*vnode, &*file).unwrap_or_else(|errno| panic!("{what}: {errno}"));
+            let mut new = old.clone();
+            change.apply_to(&mut new, *answer.as_ref().unwrap_or(&None));
+            assert!(seen == new || answer.is_err() && (seen == old || matches!(change, Change::Zero(..))), "{what}");
+            drop((vnode, file, mounted));
+            let again = read_anew(below, plain, 100).unwrap_or_else(|errno| panic!("{what}, mounted again: {errno}"));
+            assert!(again == seen, "{what}");
+            runs += 1;
+            if !fired {
+                break;
+            }
+        }
+    }
+    assert!(runs > 50, "{runs}");
+}
+
 #[test]
 fn a_full_disk_fails_writes_cleanly() {
     fill_the_disk(&|below| sealed(below, 4096));

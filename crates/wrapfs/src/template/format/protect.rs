@@ -102,12 +102,13 @@ impl<'f> FormatFile<'f> {
 
     /// Ends a change, whether or not it has succeeded: the file has no torn blocks now.
     pub(super) fn finish(&self, cx: &Cx<'_>, recorded: Option<Recorded<'f>>) -> Result<()> {
+        self.make_durable(cx, recorded.as_ref())
+    }
+
+    /// Makes a recorded change durable, if the journal is.
+    pub(super) fn make_durable(&self, cx: &Cx<'_>, recorded: Option<&Recorded<'f>>) -> Result<()> {
         match (&self.format.journal, recorded) {
-            (Some(journal), Some(recorded)) if journal.is_durable() => {
-                let durable = self.file.fsync(cx, true);
-                drop(recorded);
-                durable
-            }
+            (Some(journal), Some(_)) if journal.is_durable() => self.file.fsync(cx, true),
             _ => Ok(()),
         }
     }

@@ -26,15 +26,17 @@ impl<'f> FormatFile<'f> {
         let answer = made.and_then(|()| {
             self.record_size(cx, &mut undo, new)?;
             self.write_seal(cx, &mut undo)?;
-            let attr = self.vnode.setattr(cx, &below, Some(self.file))?;
-            self.finish(cx, undo.recorded.take()).map(|()| attr)
+            self.vnode.setattr(cx, &below, Some(self.file))
         });
-        match &answer {
-            Err(_) => self.undo(cx, undo),
-            Ok(_) if new == 0 => self.inode.forget_header(),
-            Ok(_) => {}
+        let Ok(attr) = answer else {
+            self.undo(cx, undo);
+            return answer;
+        };
+        if new == 0 {
+            self.inode.forget_header();
         }
-        answer
+        // Bytes that were cut off are lost, so there is no way back if this fails.
+        self.finish(cx, undo.recorded.take()).map(|()| attr)
     }
 
     /// Shortens the block that will be the last one.

@@ -193,12 +193,23 @@ impl<'f> FormatFile<'f> {
         let new_header = self.header_with(cx, sealed, &header, &next)?;
         let change = Change::of_blocks(now, start, len, layout.stored());
         let recorded = self.record(cx, if change.len > 0 { &new_header } else { &header }, &change, stored)?;
-        let written = self.write_below(cx, stored, start).1.and_then(|()| self.write_below(cx, &new_header, 0).1);
-        match written {
-            Ok(()) => self.keep_seal(new_header, next),
-            Err(_) => self.restore(cx, (&old, start), &header, now),
+        let (len, blocks) = self.write_below(cx, stored, start);
+        let written = blocks.and_then(|()| self.write_below(cx, &new_header, 0).1);
+        // A write that can't be made durable is taken back, too: the caller takes back its size.
+        match written.and_then(|()| self.make_durable(cx, recorded.as_ref())) {
+            Ok(()) => {
+                self.keep_seal(new_header, next);
+                Ok(())
+            }
+            Err(errno) => {
+                let restored = self.restore(cx, (old.get(..len).unwrap_or(&old), start), &header, now);
+                // The record must not be cleared before.
+                if let Err(errno) = restored.and_then(|()| self.make_durable(cx, recorded.as_ref())) {
+                    tracing::error!(%errno, inode = self.vnode.id(), "failed write not undone: the file may fail its check");
+                }
+                Err(errno)
+            }
         }
-        written.and(self.finish(cx, recorded))
     }
 
     /// Reads stored blocks from `first` on that will be overwritten. Those that are known are not
@@ -222,13 +233,10 @@ impl<'f> FormatFile<'f> {
     }
 
     /// Takes back a failed change of blocks.
-    fn restore(&self, cx: &Cx<'_>, (old, start): (&[u8], u64), header: &[u8], size: u64) {
-        let restored = (self.write_below(cx, old, start).1)
-            .and_then(|()| self.set_size_below(cx, size))
-            .and_then(|()| self.write_below(cx, header, 0).1);
-        if let Err(errno) = restored {
-            tracing::error!(%errno, inode = self.vnode.id(), "failed write not undone: the file may fail its check");
-        }
+    fn restore(&self, cx: &Cx<'_>, (old, start): (&[u8], u64), header: &[u8], size: u64) -> Result<()> {
+        self.write_below(cx, old, start).1?;
+        self.set_size_below(cx, size)?;
+        self.write_below(cx, header, 0).1
     }
 
     /// Stores holes in place of whole blocks of a sealed file. Does nothing in a format without
