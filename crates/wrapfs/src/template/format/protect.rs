@@ -1,10 +1,9 @@
 //! Changes of stored blocks that leave none of them torn: see [`super::super::journal`].
 
 use super::super::data::Scratch;
-use super::super::journal::{PREFIX, Record, Recorded};
+use super::super::journal::{PREFIX, Record, Recorded, now};
 use super::file::FormatFile;
 use std::ops::{Deref, DerefMut};
-use std::time::{SystemTime, UNIX_EPOCH};
 use vnode::{Cx, Errno, Result};
 
 /// Bytes to be stored, with room for a record of the journal before them.
@@ -95,7 +94,7 @@ impl<'f> FormatFile<'f> {
             len: u32::try_from(head + len).unwrap_or(u32::MAX),
             head: u32::try_from(head).unwrap_or(u32::MAX),
             offset,
-            time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            time: now(),
         };
         journal.record(cx, &record, &mut stored.buffer).map(Some)
     }

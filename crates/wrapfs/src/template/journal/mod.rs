@@ -13,7 +13,7 @@ mod keep;
 mod record;
 mod recover;
 
-pub(crate) use record::{HeaderId, PREFIX, Record};
+pub(crate) use record::{HeaderId, PREFIX, Record, now};
 
 use super::lower_io::write_full;
 use crate::hooks::{Journal as Setting, Layout};

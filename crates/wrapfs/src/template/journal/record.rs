@@ -1,6 +1,7 @@
 //! Records of the journal (docs/formats/format-journal.md).
 
 use crate::hooks::Layout;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Size of the part of a record before its data, in bytes.
 pub(crate) const PREFIX: usize = 128;
@@ -36,7 +37,7 @@ pub(crate) struct Record {
     pub(crate) head: u32,
     /// Where the rest of the data belongs.
     pub(crate) offset: u64,
-    /// When the change began, in seconds since 1970.
+    /// When the change began, or when recovery began to apply it, in seconds since 1970.
     pub(crate) time: u64,
 }
 
@@ -137,6 +138,11 @@ impl Record {
     pub(super) fn explains(&self, size: u64) -> bool {
         (self.before.min(self.after)..=self.before.max(self.after)).contains(&size)
     }
+}
+
+/// Returns the present time for [`Record::time`].
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Returns the checksum of a record: CRC-32C of everything after the checksum.

@@ -36,7 +36,7 @@ impl Journal {
             return Ok(());
         };
         self.check_owner(&entry).map_err(|why| format!("journal {shown}: {why}"))?;
-        let file = entry.vnode.open(&cx, OpenFlags::RDONLY).map_err(|errno| failed("cannot be opened", errno))?;
+        let file = entry.vnode.open(&cx, OpenFlags::RDWR).map_err(|errno| failed("cannot be opened", errno))?;
         let mut header = [0; FILE_HEADER];
         let len = read_full(&*file, &cx, &mut header, 0).map_err(|errno| failed("cannot be read", errno))?;
         // A shorter one was being created.
@@ -71,7 +71,7 @@ impl Journal {
         read_full(file, cx, &mut prefix, self.start_of(slot)).map_err(|errno| (0, errno))?;
         let Some((record, sum)) = Record::parse(&prefix) else { return Ok(()) };
         let applied = self.read_data(cx, file, slot, (&prefix, &record, sum)).and_then(|data| match data {
-            Some(data) => self.apply(cx, &record, &data),
+            Some(data) => self.apply(cx, &record, &data, (file, slot)),
             None => Ok(Err(Skipped::Incomplete)),
         });
         let inode = record.number;
@@ -101,7 +101,13 @@ impl Journal {
         Ok(is_whole.then_some(data))
     }
 
-    fn apply(&self, cx: &Cx<'_>, record: &Record, data: &[u8]) -> Result<core::result::Result<(), Skipped>> {
+    fn apply(
+        &self,
+        cx: &Cx<'_>,
+        record: &Record,
+        data: &[u8],
+        (journal, slot): (&dyn OpenFile, u64),
+    ) -> Result<core::result::Result<(), Skipped>> {
         let changed = |why| Ok(Err(Skipped::Changed(why)));
         let vnode = match self.lower.vnode(cx, record.number) {
             Ok(vnode) => vnode,
@@ -124,6 +130,7 @@ impl Journal {
         if len < header.len() || self.id_of(&header) != record.header {
             return changed("the file has another header");
         }
+        self.renew(cx, record, data, (journal, slot))?;
         let (head, blocks) = data.split_at_checked(record.head as usize).ok_or(Errno::IO)?;
         write_full(&*file, cx, blocks, record.offset).1?;
         set_size(&*vnode, &*file, cx, record.size)?;
@@ -132,6 +139,17 @@ impl Journal {
             file.fsync(cx, true)?;
         }
         Ok(Ok(()))
+    }
+
+    /// Sets the time of a record that is about to be applied: this changes the file. If recovery is
+    /// interrupted, or fails in the middle, the record must still be applied at the next attempt.
+    fn renew(&self, cx: &Cx<'_>, record: &Record, data: &[u8], (file, slot): (&dyn OpenFile, u64)) -> Result<()> {
+        let mut buffer = Scratch::take(PREFIX + data.len());
+        buffer.get_mut(PREFIX..).unwrap_or_default().copy_from_slice(data);
+        Record { time: record::now(), ..*record }.write_to(&mut buffer);
+        // These bytes lie in one page, so no kill tears them.
+        write_full(file, cx, buffer.get(..PREFIX).unwrap_or_default(), self.start_of(slot)).1?;
+        if self.is_durable() { file.fsync(cx, true) } else { Ok(()) }
     }
 }
 
