@@ -414,7 +414,7 @@ fn broken_seals_can_be_ignored() {
     assert_eq!((bytes.len(), &bytes[..100], &bytes[100..900]), (1000, &[5; 100][..], &[77; 800][..]));
 }
 
-/// Checking a large hole reads none of it.
+/// Checking a large hole reads none of it, and punching it writes nothing.
 #[test]
 fn large_holes_cost_nothing() {
     let below = MemFs::new();
@@ -427,6 +427,8 @@ fn large_holes_cost_nothing() {
     let mut bytes = [1; 6];
     assert_eq!((file.read(&ROOT, &mut bytes, end - 3), bytes), (Ok(6), *b"\0\0\0end"));
     assert_eq!((file.read(&ROOT, &mut bytes, 0), bytes), (Ok(6), *b"start\0"));
+    assert_eq!(file.fallocate(&ROOT, PUNCH, 4096, end - 4096), Ok(()));
+    assert_eq!(file.read(&ROOT, &mut bytes, end - 3), Ok(6));
     assert_eq!(vnode.getattr(&ROOT).unwrap().size, end + 3);
     vnode.setattr(&ROOT, &SetAttr { size: Some(end - 1), ..SetAttr::default() }, None).unwrap();
     assert_eq!(file.read(&ROOT, &mut bytes, end - 3), Ok(2));

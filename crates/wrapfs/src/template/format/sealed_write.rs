@@ -8,7 +8,7 @@ use super::protect::{Change, Stored};
 use super::seal::add;
 use crate::hooks::{Seal, Sealed};
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result};
+use vnode::{Cx, Errno, Result, Whence};
 
 /// A seal and the header that contains it.
 pub(super) type SealedHeader = (Arc<[u8]>, Seal);
@@ -239,11 +239,29 @@ impl<'f> FormatFile<'f> {
         self.write_below(cx, header, 0).1
     }
 
+    /// Returns the first block from `first` on that is not a hole below, or `after`.
+    fn next_data(&self, cx: &Cx<'_>, first: u64, after: u64) -> u64 {
+        match self.file.seek(cx, self.layout().start_of(first), Whence::Data) {
+            Ok(data) => (data.saturating_sub(self.layout().header()) / self.layout().stored()).clamp(first, after),
+            Err(Errno::NXIO) => after,
+            Err(_) => first,
+        }
+    }
+
     /// Stores holes in place of whole blocks of a sealed file. Does nothing in a format without
     /// seals, where this needs no record.
     pub(super) fn write_holes(&self, cx: &Cx<'_>, mut first: u64, after: u64) -> Result<()> {
         let Some(sealed) = self.sealed() else { return Ok(()) };
         while first < after {
+            cx.check()?;
+            let data = self.next_data(cx, first, after);
+            if data > first {
+                // These are holes, if the seal says so.
+                let header = self.header(cx)?.ok_or(Errno::IO)?;
+                self.verify(cx, &header, first..data)?;
+                first = data;
+                continue;
+            }
             let stop = after.min(first + self.format.chunk());
             let mut stored = self.buffer(((stop - first) * self.layout().stored()) as usize);
             stored.fill(0);
