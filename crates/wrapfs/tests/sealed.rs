@@ -414,6 +414,24 @@ fn broken_seals_can_be_ignored() {
     assert_eq!((bytes.len(), &bytes[..100], &bytes[100..900]), (1000, &[5; 100][..], &[77; 800][..]));
 }
 
+/// The length of a broken file is what an attacker chose. It must not decide how much memory is
+/// used.
+#[test]
+fn an_extended_file_takes_no_memory() {
+    let plain = 100;
+    let (below, _, new) = two_states(plain);
+    let forged = forged(&below, &new);
+    let found = forged.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    found.setattr(&ROOT, &SetAttr { size: Some(1 << 55), ..SetAttr::default() }, None).unwrap();
+    let format = SealedSums { ignores: true };
+    let layer = Template::over(forged).format(layout(100), format).read_only().build().unwrap();
+    let found = layer.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    let file = found.open(&ROOT, OpenFlags::RDONLY).unwrap();
+    let mut bytes = [1; 100];
+    assert_eq!((file.read(&ROOT, &mut bytes, 800), bytes), (Ok(100), [77; 100]));
+    assert_eq!((file.read(&ROOT, &mut bytes, 1 << 54), bytes), (Ok(100), [0; 100]));
+}
+
 /// Checking a large hole reads none of it, and punching it writes nothing.
 #[test]
 fn large_holes_cost_nothing() {

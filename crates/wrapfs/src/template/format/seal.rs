@@ -121,7 +121,10 @@ impl<'f> FormatFile<'f> {
         } else {
             let size = self.layout().plain_size(stored);
             self.broken(cx, sealed, size..size)?;
-            SealInUse { has_other_length: true, ..SealInUse::new(Seal { size, ..seal }, self.count(size), false) }
+            let (mut seal, count) = (Seal { size, ..seal }, self.count(size));
+            // The table must not grow with a length that anybody can have chosen.
+            add(&mut seal, sealed.segments(), count.saturating_sub(1), 0);
+            SealInUse { has_other_length: true, ..SealInUse::new(seal, count, false) }
         };
         self.inode.seal.lock().get_or_insert(loaded);
         Ok(())
