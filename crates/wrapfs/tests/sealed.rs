@@ -191,6 +191,24 @@ fn a_full_disk_fails_writes_cleanly() {
     fill_the_disk(&|below| sealed(below, 4096));
 }
 
+/// A record that could not be cleared would take the file back to an older seal, so nothing else is
+/// written until it is.
+#[test]
+fn a_record_that_remains_stops_the_write() {
+    let (plain, count) = (4096, 200);
+    let below = MemFs::new();
+    let format = SealedSums { ends_faults: Some((70, below.faults().clone())), ..SealedSums::default() };
+    let mounted = Template::over(below.clone()).format(layout(4096), format).journal(Journal::new(JOURNAL)).build();
+    let (_, file) = open(&mounted.unwrap());
+    assert_eq!(file.write(&ROOT, &vec![5; count * plain], 0), Ok(count * plain));
+    // The first part writes its record, blocks and header, and fails to clear the record, twice.
+    below.faults().arm(Plan { count: Count::Only(Op::Write), at: 4, fault: Fault::Errors(Errno::IO) });
+    let written = file.write(&ROOT, &vec![6; count * plain], 0).unwrap();
+    assert!(below.faults().fired() && written > 0);
+    let seen = read_anew(below.recover(&Faults::new()), plain as u64, 1000).unwrap();
+    assert!(seen[..written].iter().all(|&byte| byte == 6) && seen[written..].iter().all(|&byte| byte == 5));
+}
+
 /// Returns the stored bytes of `f`.
 fn stored(below: &Arc<MemFs>) -> Vec<u8> {
     let (vnode, file) = open(&(Arc::clone(below) as Arc<dyn Layer>));
@@ -407,7 +425,7 @@ fn broken_seals_can_be_ignored() {
     let block = layout(plain as u32).stored() as usize;
     let mut mixed = new[..HEADER + 10 * block].to_vec();
     mixed[HEADER..HEADER + block].copy_from_slice(&old[HEADER..HEADER + block]);
-    let format = SealedSums { ignores: true };
+    let format = SealedSums { ignores: true, ..SealedSums::default() };
     let layer = Template::over(forged(&below, &mixed)).format(layout(100), format).read_only().build().unwrap();
     let found = layer.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     let bytes = read_all(&*found, &*found.open(&ROOT, OpenFlags::RDONLY).unwrap()).unwrap();
@@ -423,7 +441,7 @@ fn an_extended_file_takes_no_memory() {
     let forged = forged(&below, &new);
     let found = forged.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     found.setattr(&ROOT, &SetAttr { size: Some(1 << 55), ..SetAttr::default() }, None).unwrap();
-    let format = SealedSums { ignores: true };
+    let format = SealedSums { ignores: true, ..SealedSums::default() };
     let layer = Template::over(forged).format(layout(100), format).read_only().build().unwrap();
     let found = layer.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     let file = found.open(&ROOT, OpenFlags::RDONLY).unwrap();

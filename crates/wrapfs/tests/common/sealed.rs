@@ -3,6 +3,7 @@
 
 use super::format::{ID, Summed};
 use conformance::fixture::{ROOT, name};
+use memfs::Faults;
 use std::ops::Range;
 use std::sync::Arc;
 use wrapfs::Template;
@@ -21,6 +22,8 @@ pub(crate) const JOURNAL: &[u8] = b"test.journal";
 pub(crate) struct SealedSums {
     /// Broken files are used as they are.
     pub(crate) ignores: bool,
+    /// Faults end when this block is encoded.
+    pub(crate) ends_faults: Option<(u64, Faults)>,
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -42,6 +45,9 @@ impl FileFormat for SealedSums {
     }
 
     fn encode_block(&self, cx: &Cx<'_>, at: &FormatBlock<'_>, plain: &[u8], stored: &mut [u8]) -> Result<()> {
+        if let Some((_, faults)) = self.ends_faults.as_ref().filter(|(number, _)| *number == at.number) {
+            faults.disarm();
+        }
         Summed.encode_block(cx, at, plain, stored)
     }
 

@@ -81,6 +81,10 @@ impl<'f> FormatFile<'f> {
         let Some(journal) = &self.format.journal else { return Ok(None) };
         let Change { before, after, size, offset, len } = *change;
         let head = self.format.head();
+        if head > 0 {
+            // The record of an earlier step of the same operation would bring its header back.
+            self.settle()?;
+        }
         if let Some(room) = stored.buffer.get_mut(PREFIX..PREFIX + head) {
             room.copy_from_slice(header.get(..head).ok_or(Errno::IO)?);
         }
