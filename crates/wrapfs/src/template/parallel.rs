@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vnode::{Errno, Result};
 
-/// Minimum time of remaining work that is shared. Waking a helper takes about 10 microseconds.
-const LEAST: Duration = Duration::from_micros(30);
+/// Minimum time of remaining work that is shared. Waking a helper takes about 10 microseconds, and
+/// on a virtual machine, whose idle processors are halted, the helper begins later still.
+const LEAST: Duration = Duration::from_micros(60);
 
 /// Maximum number of helpers. More would compete with the threads that serve other requests.
 const HELPERS: usize = 3;
