@@ -105,7 +105,10 @@ impl<'f> FormatFile<'f> {
 
     /// Ends a change, whether or not it has succeeded: the file has no torn blocks now.
     pub(super) fn finish(&self, cx: &Cx<'_>, recorded: Option<Recorded<'f>>) -> Result<()> {
-        self.make_durable(cx, recorded.as_ref())
+        let durable = self.make_durable(cx, recorded.as_ref());
+        // This clears the record.
+        drop(recorded);
+        durable
     }
 
     /// Makes a recorded change durable, if the journal is.
