@@ -10,6 +10,7 @@ use common::sealed::{HEADER, JOURNAL, SealedSums, layout, read_anew, sealed};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::Journal;
@@ -448,6 +449,28 @@ fn an_extended_file_takes_no_memory() {
     let mut bytes = [1; 100];
     assert_eq!((file.read(&ROOT, &mut bytes, 800), bytes), (Ok(100), [77; 100]));
     assert_eq!((file.read(&ROOT, &mut bytes, 1 << 54), bytes), (Ok(100), [0; 100]));
+}
+
+/// Concurrent reads within a segment check it once.
+#[test]
+fn concurrent_readers_share_a_check() {
+    let plain = 100;
+    let below = MemFs::new();
+    let (_, file) = open(&sealed(below.clone(), plain));
+    file.write(&ROOT, &vec![5; 40_000], 0).unwrap();
+    drop(file);
+    let weighed = Arc::new(AtomicUsize::new(0));
+    let format = SealedSums { weighed: Some(Arc::clone(&weighed)), ..SealedSums::default() };
+    let layer = Template::over(below).format(layout(100), format).journal(Journal::new(JOURNAL)).build().unwrap();
+    let (_, file) = open(&layer);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let file = &file;
+            scope.spawn(move || assert_eq!(file.read(&ROOT, &mut [0; 100], number * 5000), Ok(100)));
+        }
+    });
+    // They are in the first three segments of 128 blocks.
+    assert_eq!(weighed.load(Ordering::Relaxed), 384);
 }
 
 /// Checking a large hole reads none of it, and punching it writes nothing.

@@ -6,6 +6,7 @@ use conformance::fixture::{ROOT, name};
 use memfs::Faults;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, FormatHeader, Journal, Layout, Object, Seal, Sealed};
 use wrapfs::vnode::{Cx, Errno, Layer, OpenFlags, Result};
@@ -24,6 +25,8 @@ pub(crate) struct SealedSums {
     pub(crate) ignores: bool,
     /// Faults end when this block is encoded.
     pub(crate) ends_faults: Option<(u64, Faults)>,
+    /// Counts the weighed blocks, each of which takes a millisecond then.
+    pub(crate) weighed: Option<Arc<AtomicUsize>>,
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -92,6 +95,10 @@ impl Sealed for SealedSums {
     }
 
     fn weigh(&self, _cx: &Cx<'_>, at: &FormatBlock<'_>, stored: &[u8]) -> Result<u128> {
+        if let Some(weighed) = &self.weighed {
+            weighed.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         if stored.iter().all(|&byte| byte == 0) {
             return Ok(0);
         }

@@ -49,6 +49,8 @@ pub(crate) struct FormatInode {
     header: Mutex<Option<Arc<[u8]>>>,
     /// The seal in the header, once it is needed, if the format has seals.
     seal: Mutex<Option<SealInUse>>,
+    /// Held while a segment is compared with the seal, after `lock` and before `seal`.
+    checking: Mutex<()>,
 }
 
 impl Formatted {
@@ -88,8 +90,8 @@ impl Formatted {
     pub(crate) fn inode(&self, id: u64) -> Arc<FormatInode> {
         self.table.get(id).unwrap_or_else(|| {
             let (table, lock) = (Arc::clone(&self.table), RwLock::default());
-            let (header, seal) = (Mutex::default(), Mutex::default());
-            self.table.insert(id, Arc::new(FormatInode { id, table, lock, header, seal }))
+            let (header, seal, checking) = (Mutex::default(), Mutex::default(), Mutex::default());
+            self.table.insert(id, Arc::new(FormatInode { id, table, lock, header, seal, checking }))
         })
     }
 }

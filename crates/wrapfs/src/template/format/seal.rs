@@ -7,7 +7,11 @@ use super::file::FormatFile;
 use crate::hooks::{FormatBlock, FormatHeader, Seal, Sealed};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use vnode::{Cx, Errno, Result, Whence};
+
+/// How long a thread that waits for another one's check ignores that its request was interrupted.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The seal of a file in use.
 #[derive(Debug)]
@@ -19,15 +23,18 @@ pub(crate) struct SealInUse {
     has_other_length: bool,
 }
 
+/// A segment: its index, its blocks, and its sum.
+type Unchecked = (usize, Range<u64>, u128);
+
 impl SealInUse {
     fn new(seal: Seal, blocks: u64, is_checked: bool) -> Self {
         let checked = vec![is_checked; segments_of(&seal, blocks)];
         Self { seal, checked, has_other_length: false }
     }
 
-    /// Returns the first segment with some of these blocks that was not checked, with its blocks,
-    /// out of `count` ones, and its sum.
-    fn unchecked(&self, blocks: &Range<u64>, count: u64) -> Option<(usize, Range<u64>, u128)> {
+    /// Returns the first segment with some of these blocks, out of `count` ones, that was not
+    /// checked.
+    fn unchecked(&self, blocks: &Range<u64>, count: u64) -> Option<Unchecked> {
         let (shift, end) = (self.seal.shift, blocks.end.min(count));
         let first = (blocks.start >> shift) as usize;
         let is_open = |index: &usize| self.checked.get(*index) == Some(&false);
@@ -163,13 +170,16 @@ impl<'f> FormatFile<'f> {
     pub(super) fn verify(&self, cx: &Cx<'_>, header: &[u8], blocks: Range<u64>) -> Result<()> {
         let Some(sealed) = self.sealed() else { return Ok(()) };
         self.load_seal(cx, header)?;
-        loop {
-            let (open, size) = match &*self.inode.seal.lock() {
-                Some(in_use) => (in_use.unchecked(&blocks, self.count(in_use.seal.size)), in_use.seal.size),
-                None => return Err(Errno::IO),
-            };
-            let Some((index, segment, sum)) = open else { return Ok(()) };
+        while self.unchecked(&blocks)?.is_some() {
             cx.require_blocking()?;
+            // Readahead asks for the parts of a segment at the same time. One thread checks it.
+            let alone = loop {
+                cx.check()?;
+                if let Some(alone) = self.inode.checking.try_lock_for(PATIENCE) {
+                    break alone;
+                }
+            };
+            let Some(((index, segment, sum), size)) = self.unchecked(&blocks)? else { return Ok(()) };
             let found = self.weigh_range(cx, sealed, header, (segment.clone(), size))?;
             if found != Some(sum) {
                 let plain = self.layout().plain();
@@ -178,7 +188,17 @@ impl<'f> FormatFile<'f> {
             if let Some(checked) = self.inode.seal.lock().as_mut().and_then(|in_use| in_use.checked.get_mut(index)) {
                 *checked = true;
             }
+            drop(alone);
         }
+        Ok(())
+    }
+
+    /// As [`SealInUse::unchecked`], with the plain size of the file.
+    fn unchecked(&self, blocks: &Range<u64>) -> Result<Option<(Unchecked, u64)>> {
+        let in_use = self.inode.seal.lock();
+        let in_use = in_use.as_ref().ok_or(Errno::IO)?;
+        let size = in_use.seal.size;
+        Ok(in_use.unchecked(blocks, self.count(size)).map(|open| (open, size)))
     }
 
     /// Returns how many stored bytes a read of `len` bytes at `offset` must return. `None` if that
