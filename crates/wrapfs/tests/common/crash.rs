@@ -124,7 +124,9 @@ pub(crate) fn fill_the_disk(mount: Mount<'_>) {
 /// Loses everything that was not synced, at every step of every change but one that zeroes.
 pub(crate) fn lose_power_everywhere(mount: Mount<'_>, plain: u64) {
     let mut runs = 0;
-    for change in changes(plain).into_iter().filter(|change| !matches!(change, Change::Zero(..))) {
+    let filled = vec![Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])];
+    let all = changes(plain).into_iter().filter(|change| !matches!(change, Change::Zero(..)));
+    for (change, before) in all.flat_map(|change| [(change.clone(), &filled[..]), (change, &[])]) {
         for at in 1.. {
             let options = MemOptions { lose_data: true, ..MemOptions::default() };
             let faults = Faults::new();
@@ -132,11 +134,12 @@ pub(crate) fn lose_power_everywhere(mount: Mount<'_>, plain: u64) {
             let mounted = mount(below.clone());
             let (vnode, file) = open(&mounted);
             let mut old = Vec::new();
-            for first in [Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])] {
+            for first in before {
                 let done = first.apply(&*vnode, &*file).unwrap();
                 first.apply_to(&mut old, done);
             }
             file.fsync(&ROOT, false).unwrap();
+            mounted.root().fsync(&ROOT, false).unwrap();
             let mut new = old.clone();
             change.apply_to(&mut new, None);
             faults.arm(Plan { count: Count::All, at, fault: Fault::Crash });

@@ -1,6 +1,6 @@
 use super::super::data::Scratch;
 use super::super::guard::guard;
-use super::super::journal::Recorded;
+use super::super::journal::{Journal, Recorded};
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::At;
 use super::protect::Change;
@@ -91,6 +91,10 @@ impl<'f> FormatFile<'f> {
             self.set_size_below(cx, 0)?;
         }
         self.write_below(cx, header, 0).1?;
+        if self.format.journal.as_ref().is_some_and(Journal::is_durable) {
+            // Records name the file by its header.
+            self.file.fsync(cx, true)?;
+        }
         self.keep_new(header);
         Ok(())
     }
