@@ -193,7 +193,7 @@ impl Keys {
     /// Whether files have sealed headers.
     #[must_use]
     pub fn is_bound(&self) -> bool {
-        self.weights.is_some()
+        self.bound
     }
 
     /// Encrypts block `number` of the file `id` with a random nonce. `plain` has 1 to 4096 bytes,

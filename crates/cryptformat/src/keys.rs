@@ -40,8 +40,10 @@ pub struct Keys {
     pub(crate) content: Content,
     pub(crate) eme: Eme,
     names: Option<NameFlags>,
-    /// Set on bound volumes.
-    pub(crate) weights: Option<Weights>,
+    /// Used on bound volumes only. It always has a value: a move of `None` would copy what was on
+    /// the stack there before.
+    pub(crate) weights: Weights,
+    pub(crate) bound: bool,
     fingerprint: [u8; 8],
 }
 
@@ -56,7 +58,8 @@ impl Keys {
             content: content(flags, master).map_err(|error| ConfigError::Library(error.to_string()))?,
             eme: Eme::new(&eme),
             names: flags.names,
-            weights: flags.bound.then(|| Weights::new(&derive(master, WEIGHTS_INFO))),
+            weights: Weights::new(&derive(master, WEIGHTS_INFO)),
+            bound: flags.bound,
             fingerprint: *derive(master, FINGERPRINT),
         })
     }

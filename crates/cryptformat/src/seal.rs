@@ -74,7 +74,7 @@ impl Keys {
     /// without the key, and that is another one for each version of each block. That of a hole
     /// is 0. `stored` is untrusted, and must decrypt before its content is used.
     ///
-    /// A volume that is not bound has no such key, and all weights are 0.
+    /// On a volume that is not bound, all weights are 0.
     #[must_use]
     pub fn weigh(&self, id: &[u8; ID], number: u64, stored: &[u8]) -> u128 {
         let Some((nonce, rest)) = stored.split_at_checked(self.nonce_len()) else { return 0 };
@@ -82,9 +82,9 @@ impl Keys {
             Content::Siv(_) => rest.first_chunk::<TAG>(),
             Content::Gcm(_) | Content::XChaCha(_) => rest.last_chunk::<TAG>(),
         };
-        match (tag, &self.weights) {
-            (Some(tag), Some(weights)) if !content::is_zero(nonce) || !content::is_zero(tag) => {
-                weights.of(id, number, nonce, tag)
+        match tag {
+            Some(tag) if self.bound && !(content::is_zero(nonce) && content::is_zero(tag)) => {
+                self.weights.of(id, number, nonce, tag)
             }
             _ => 0,
         }

@@ -1,9 +1,9 @@
 use core::hint::black_box;
 use zeroize::Zeroize as _;
 
-/// Number of bytes that are overwritten. The derivation of a key uses less, and the stacks of all
-/// threads are larger.
-const DEPTH: usize = 48 << 10;
+/// Number of bytes that are overwritten. The derivation of a key uses less, even without
+/// optimisation, and the stacks of all threads that call this are larger.
+const DEPTH: usize = 128 << 10;
 
 /// Runs `act`, and then overwrites the part of the stack that it used: a value that is moved leaves
 /// a copy where it was, and keys are moved while they are derived.

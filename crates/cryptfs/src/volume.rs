@@ -1,3 +1,4 @@
+use crate::scrub::scrubbed;
 use cryptformat::{CONFIG_NAME, Config, ConfigError, Flags, Keys, Limits};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, Result};
@@ -96,7 +97,9 @@ impl Volume {
         if !stores_alike(&self.flags, config.flags()) {
             return Err(UnlockError::OtherFeatures);
         }
-        let unlocked = config.unlock(passphrase, Limits::default()).map_err(UnlockError::Config)?;
+        // A cipher has bytes without a value, which take over what was on the stack there before:
+        // nothing of the passphrase must be left when the keys are derived.
+        let unlocked = scrubbed(|| config.unlock(passphrase, Limits::default())).map_err(UnlockError::Config)?;
         Keys::new(config.flags(), &unlocked.master).map_err(UnlockError::Config)
     }
 
