@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// The program that is named in new configurations.
 pub(super) const CREATOR: &str = concat!("strata ", env!("CARGO_PKG_VERSION"));
+/// Label of the first passphrase of a volume with key slots, unless another one is chosen.
+pub(super) const FIRST_LABEL: &str = "first";
 
 /// The arguments of `cryptctl init`.
 #[derive(Debug, Args)]
@@ -78,7 +80,7 @@ pub struct FeatureArgs {
     #[arg(long)]
     pub bound: bool,
     /// Label of the first passphrase of a volume with key slots.
-    #[arg(long, value_name = "TEXT", default_value = "first", hide_short_help = true)]
+    #[arg(long, value_name = "TEXT", default_value = FIRST_LABEL, hide_short_help = true)]
     pub label: String,
 }
 

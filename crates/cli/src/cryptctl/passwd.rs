@@ -1,6 +1,6 @@
 //! `cryptctl passwd`: changes a passphrase.
 
-use super::init::CREATOR;
+use super::init::{CREATOR, FIRST_LABEL};
 use super::kdf::KdfArgs;
 use super::passphrase::{PassphraseArgs, read_new, source};
 use super::recover::{self, ask_master_key};
@@ -26,7 +26,7 @@ pub struct PasswdArgs {
     #[arg(long, conflicts_with = "source")]
     pub master_key: bool,
     /// Change the passphrase with this label, on a volume with key slots. Default: the one that was
-    /// given.
+    /// given. In place of a lost gocryptfs.conf: the label of the new passphrase.
     #[arg(long, value_name = "LABEL")]
     pub label: Option<String>,
     /// The new passphrase.
@@ -112,7 +112,8 @@ fn replace_lost(args: &PasswdArgs) -> Result<(), Failure> {
     let flags = recover::features(dir, &master)?;
     let passphrase = args.new.read()?;
     let kdf = args.kdf.choose(Kdf::Scrypt(Scrypt::default()));
-    let passphrase = Passphrase { bytes: &passphrase, kdf, label: "" };
+    let label = if flags.key_slots { args.label.as_deref().unwrap_or(FIRST_LABEL) } else { "" };
+    let passphrase = Passphrase { bytes: &passphrase, kdf, label };
     let new = NewVolume { creator: CREATOR, flags, passphrase };
     let config = Config::with_master(&new, &master, args.passphrase.limits()).map_err(|error| failure(dir, &error))?;
     let path = args.volume.path();

@@ -84,7 +84,7 @@ impl Samples {
         self.files.is_empty() && self.names.is_empty()
     }
 
-    /// Whether the key decrypts a block. Blocks are authenticated, so one is proof.
+    /// Whether the key decrypts a block or a seal. Both are authenticated, so one is proof.
     pub(super) fn opens_block(&self, keys: &Keys) -> bool {
         self.files.iter().any(|file| opens(keys, file))
     }
@@ -112,11 +112,15 @@ impl Samples {
     }
 }
 
-/// Whether a key decrypts the first block.
+/// Whether a key decrypts the seal or the first block.
 fn opens(keys: &Keys, file: &[u8]) -> bool {
     let layout = keys.layout();
     let Some((header, stored)) = file.split_at_checked(layout.header) else { return false };
     let Ok(id) = keys.check_header(header) else { return false };
+    // The first block may be a hole; a seal is authenticated as well.
+    if keys.is_bound() && keys.open_header(&id, header).is_ok() {
+        return true;
+    }
     let block = stored.get(..layout.stored).unwrap_or(stored);
     let mut plain = vec![0; block.len().saturating_sub(layout.overhead())];
     !is_hole(&layout, block) && keys.open_block(&id, 0, block, &mut plain).is_ok()
