@@ -79,8 +79,8 @@ fn a_kill_at_any_moment_leaves_a_sealed_file_readable() {
     assert!(runs > 1000, "{runs}");
 }
 
-/// Sets the time of the records in the journal so that it is nearly too late to apply them, and lets
-/// the clock advance. Recovery changes the file itself, which is no reason to leave it half
+/// Sets the time of the records in the journal so that it is nearly too late to apply them, and
+/// lets the clock advance. Recovery changes the file itself, which is no reason to leave it half
 /// recovered when it is tried again.
 fn make_nearly_late(below: &Arc<dyn Layer>) {
     let root = below.root();

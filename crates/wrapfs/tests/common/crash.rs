@@ -124,7 +124,7 @@ pub(crate) fn fill_the_disk(mount: Mount<'_>) {
 /// Loses everything that was not synced, at every step of every change but one that zeroes.
 pub(crate) fn lose_power_everywhere(mount: Mount<'_>, plain: u64) {
     let mut runs = 0;
-    let filled = vec![Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])];
+    let filled = [Change::Write(0, vec![5; 1233]), Change::Write(200, vec![6; 300])];
     let all = changes(plain).into_iter().filter(|change| !matches!(change, Change::Zero(..)));
     for (change, before) in all.flat_map(|change| [(change.clone(), &filled[..]), (change, &[])]) {
         for at in 1.. {
