@@ -124,6 +124,29 @@ fn every_kind_of_change_is_noticed(transport: Transport) {
     }
 }
 
+/// A change through the mount does not make a forged file a valid one.
+fn changes_seal_nothing_that_was_forged(transport: Transport) {
+    let bound = Bound::new(transport, &[]);
+    let range = HEADER..HEADER + bound.block;
+    let mut mixed = bound.new.clone();
+    mixed[range.clone()].copy_from_slice(&bound.old[range]);
+    for change in [
+        "truncate -s 100",
+        "truncate -s 5000",
+        "dd conv=notrunc if=/dev/zero bs=10 count=1 of=",
+        "fallocate -p -o 100 -l 50",
+    ] {
+        bound.forge(&mixed);
+        let mounted = bound.mount("");
+        let file = mounted.path("dir/file");
+        let script = format!("{change}{}\"$1\" 2>&1", if change.ends_with('=') { "" } else { " " });
+        let mut command = std::process::Command::new("bash");
+        let changed = try_run(command.args(["-c", &script, "bash"]).arg(&file));
+        assert!(!changed.status.success() && changed.text.contains("Input/output error"), "{change}: {}", changed.text);
+        assert_eq!(fs::read(&file).map_err(errno).map(|_| ()), Err(Errno::IO), "{change}");
+    }
+}
+
 /// A file that lost its seal, by a power failure for example, can be read and written anew.
 fn broken_files_can_be_saved(transport: Transport) {
     let bound = Bound::new(transport, &[]);
@@ -168,4 +191,9 @@ fn who_can_mount_it(transport: Transport) {
     drop(Mounted::new(bound.spec(transport), &sandbox.path("m")));
 }
 
-on_both_transports!(every_kind_of_change_is_noticed, broken_files_can_be_saved, who_can_mount_it);
+on_both_transports!(
+    every_kind_of_change_is_noticed,
+    changes_seal_nothing_that_was_forged,
+    broken_files_can_be_saved,
+    who_can_mount_it,
+);
