@@ -42,7 +42,7 @@ impl Keys {
     /// `header` has another size, the seal has too many sums or an impossible shift, or a library
     /// failed. `header` must not be used then.
     pub fn seal_header(&self, id: &[u8; ID], seal: &Seal, header: &mut [u8]) -> Result<(), BlockDamage> {
-        if header.len() != SEALED_HEADER || seal.sums.len() > SEGMENTS || !is_shift(seal.shift) {
+        if header.len() != SEALED_HEADER || seal.sums.len() > SEGMENTS || !seal.is_possible() {
             return Err(BlockDamage::Buffer);
         }
         let mut body = Zeroizing::new(vec![0; self.body_len()]);
@@ -91,8 +91,19 @@ impl Keys {
     }
 }
 
-fn is_shift(shift: u32) -> bool {
-    (SEGMENT_SHIFT..=SHIFT_MAX).contains(&shift)
+impl Seal {
+    /// Returns the number of segments. `None` if it is impossible for this size and shift.
+    fn count(&self) -> Option<usize> {
+        i64::try_from(self.size).ok()?;
+        (SEGMENT_SHIFT..=SHIFT_MAX).contains(&self.shift).then_some(())?;
+        let blocks = self.size.div_ceil(content::BLOCK_PLAIN as u64);
+        usize::try_from(blocks.div_ceil(1 << self.shift)).ok().filter(|&count| count <= SEGMENTS)
+    }
+
+    /// Whether a file can have this seal: sums behind its end are 0.
+    fn is_possible(&self) -> bool {
+        self.count().is_some_and(|count| self.sums.iter().skip(count).all(|&sum| sum == 0))
+    }
 }
 
 /// Parses the decrypted body. Its author had the key; other versions may write other bodies.
@@ -101,16 +112,15 @@ fn parse(body: &[u8]) -> Option<Seal> {
     let (&shift, rest) = rest.split_first()?;
     let (zeros, rest) = rest.split_at_checked(SUMS - 9)?;
     let (sums, padding) = rest.split_at_checked(SEGMENTS * 16)?;
-    let (size, shift) = (u64::from_le_bytes(*size), u32::from(shift));
-    if !content::is_zero(zeros) || !content::is_zero(padding) || !is_shift(shift) || i64::try_from(size).is_err() {
+    if !content::is_zero(zeros) || !content::is_zero(padding) {
         return None;
     }
-    let blocks = size.div_ceil(content::BLOCK_PLAIN as u64);
-    let count = usize::try_from(blocks.div_ceil(1 << shift)).ok().filter(|&count| count <= SEGMENTS)?;
     let (chunks, _) = sums.as_chunks::<16>();
-    let mut sums: Vec<u128> = chunks.iter().map(|sum| u128::from_le_bytes(*sum)).collect();
-    let unused = sums.split_off(count);
-    unused.iter().all(|&sum| sum == 0).then_some(Seal { size, shift, sums })
+    let sums = chunks.iter().map(|sum| u128::from_le_bytes(*sum)).collect();
+    let mut seal = Seal { size: u64::from_le_bytes(*size), shift: shift.into(), sums };
+    let count = seal.count().filter(|_| seal.is_possible())?;
+    seal.sums.truncate(count);
+    Some(seal)
 }
 
 // The body has room with every cipher.
@@ -217,7 +227,14 @@ mod tests {
         assert!(!body(|body| body[4030] = 1) && !body(|body| body[7] = 0x80) && !body(|body| body[5] = 1));
         assert!(body(|body| (body[5], body[8]) = (1, 24)), "a large file has larger segments");
         let keys = keys(ContentCipher::AesGcm);
-        for seal in [Seal { shift: 7, ..seal() }, Seal { shift: 53, ..seal() }, Seal { sums: vec![1; 251], ..seal() }] {
+        for seal in [
+            Seal { shift: 7, ..seal() },
+            Seal { shift: 53, ..seal() },
+            Seal { sums: vec![1; 251], ..seal() },
+            Seal { sums: vec![1; 4], ..seal() },
+            Seal { size: 1 << 40, ..seal() },
+            Seal { size: u64::MAX, ..seal() },
+        ] {
             assert_eq!(keys.seal_header(ID_A, &seal, &mut [0; SEALED_HEADER]), Err(BlockDamage::Buffer));
         }
         assert_eq!(keys.seal_header(ID_A, &seal(), &mut [0; 4095]), Err(BlockDamage::Buffer));
