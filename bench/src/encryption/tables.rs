@@ -50,7 +50,7 @@ fn caption(part: Part) -> &'static str {
     match part.unit() {
         Unit::Rate => "MB/s, and in parentheses the multiple of the native speed:",
         Unit::Seconds => "Seconds, and in parentheses the multiple of the native time:",
-        Unit::Microseconds => "µs per operation, and in parentheses the multiple of the native time:",
+        Unit::Microseconds => "µs each, and in parentheses the multiple of the native:",
     }
 }
 
