@@ -4,8 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-# libssl-dev and pkg-config: AES-GCM and ChaCha20 of encrypted layers.
-build=(gcc libc6-dev make libssl-dev pkg-config)
+build=(gcc libc6-dev make)
 run=(openssl debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
 test+=(vim ed)

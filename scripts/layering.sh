@@ -34,7 +34,8 @@ versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs
 server: vnode fuse
 versionpolicy:
-cryptformat:
+cryptsys:
+cryptformat: cryptsys
 cryptfs: vnode wrapfs cryptformat
 versionclient: fuse
 cli: *

@@ -1,10 +1,10 @@
 //! The content of files: a header, then encrypted blocks of 4 KiB. An empty file has neither.
 
 use crate::error::{BlockDamage, HeaderDamage, RandomError};
-use crate::flags::{ContentCipher, Flags};
-use crate::gcm::TAG;
-use crate::keys::{Content, Keys};
-use crate::{gcm, random, siv, xchacha};
+use crate::flags::{ContentCipher, Flags, NONCE_MAX};
+use crate::keys::Keys;
+use crate::random;
+use cryptsys::TAG;
 
 /// Size of the header in bytes.
 pub const HEADER: usize = 18;
@@ -18,8 +18,6 @@ const VERSION: [u8; 2] = [0, 2];
 pub const SEALED_HEADER: usize = 4096;
 /// The version at the start of a sealed header.
 pub(crate) const SEALED_VERSION: [u8; 2] = [0, 3];
-/// Size of the largest nonce in bytes.
-pub(crate) const NONCE_MAX: usize = xchacha::NONCE;
 
 /// The sizes of the parts of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +40,7 @@ impl Layout {
     /// Returns the layout of a volume with these features.
     #[must_use]
     pub fn of_flags(flags: &Flags) -> Self {
-        let nonce = match flags.cipher {
-            ContentCipher::AesGcm => gcm::NONCE,
-            ContentCipher::AesSiv => siv::NONCE,
-            ContentCipher::XChaCha => xchacha::NONCE,
-        };
-        Self::with(header_len(flags.bound), nonce)
+        Self::with(header_len(flags.bound), flags.cipher.nonce_len())
     }
 
     fn with(header: usize, nonce: usize) -> Self {
@@ -222,11 +215,7 @@ impl Keys {
     }
 
     pub(crate) fn nonce_len(&self) -> usize {
-        match &self.content {
-            Content::Gcm(_) => gcm::NONCE,
-            Content::Siv(_) => siv::NONCE,
-            Content::XChaCha(_) => xchacha::NONCE,
-        }
+        self.cipher.nonce_len()
     }
 
     /// Encrypts at least one byte. `out` is larger by a nonce and a tag.
@@ -254,22 +243,16 @@ impl Keys {
     ) -> Result<(), BlockDamage> {
         let (front, rest) = out.split_at_mut_checked(nonce.len()).ok_or(BlockDamage::Buffer)?;
         front.copy_from_slice(nonce);
-        let library = |_| BlockDamage::Library;
-        match &self.content {
-            Content::Gcm(cipher) => {
+        match self.cipher {
+            ContentCipher::AesGcm | ContentCipher::XChaCha => {
                 let (sealed, tag) = rest.split_last_chunk_mut().ok_or(BlockDamage::Buffer)?;
-                cipher.seal(nonce, associated, plain, sealed, tag).map_err(library)
+                self.auth.seal(nonce, associated, plain, sealed, tag).map_err(|_| BlockDamage::Library)
             }
-            Content::XChaCha(cipher) => {
-                let nonce = nonce.try_into().map_err(|_| BlockDamage::Buffer)?;
-                let (sealed, tag) = rest.split_last_chunk_mut().ok_or(BlockDamage::Buffer)?;
-                cipher.seal(nonce, associated, plain, sealed, tag).map_err(library)
-            }
-            Content::Siv(cipher) => {
+            ContentCipher::AesSiv => {
                 let nonce = nonce.try_into().map_err(|_| BlockDamage::Buffer)?;
                 let (vector, data) = rest.split_first_chunk_mut::<TAG>().ok_or(BlockDamage::Buffer)?;
                 data.copy_from_slice(plain);
-                *vector = cipher.seal(nonce, associated, data).ok_or(BlockDamage::Library)?;
+                *vector = self.siv.seal(nonce, associated, data).ok_or(BlockDamage::Library)?;
                 Ok(())
             }
         }
@@ -295,22 +278,16 @@ impl Keys {
         if out.len() != plain {
             return Err(BlockDamage::Buffer);
         }
-        let forged = |_| BlockDamage::Forged;
-        match &self.content {
-            Content::Gcm(cipher) => {
+        match self.cipher {
+            ContentCipher::AesGcm | ContentCipher::XChaCha => {
                 let (sealed, tag) = rest.split_last_chunk().ok_or(BlockDamage::TooShort)?;
-                cipher.open(nonce, associated, sealed, tag, out).map_err(forged)
+                self.auth.open(nonce, associated, sealed, tag, out).map_err(|_| BlockDamage::Forged)
             }
-            Content::XChaCha(cipher) => {
-                let nonce = nonce.try_into().map_err(|_| BlockDamage::TooShort)?;
-                let (sealed, tag) = rest.split_last_chunk().ok_or(BlockDamage::TooShort)?;
-                cipher.open(nonce, associated, sealed, tag, out).map_err(forged)
-            }
-            Content::Siv(cipher) => {
+            ContentCipher::AesSiv => {
                 let nonce = nonce.try_into().map_err(|_| BlockDamage::TooShort)?;
                 let (vector, data) = rest.split_first_chunk().ok_or(BlockDamage::TooShort)?;
                 out.copy_from_slice(data);
-                if cipher.open(nonce, associated, vector, out) { Ok(()) } else { Err(BlockDamage::Forged) }
+                if self.siv.open(nonce, associated, vector, out) { Ok(()) } else { Err(BlockDamage::Forged) }
             }
         }
     }

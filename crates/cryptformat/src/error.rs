@@ -1,6 +1,7 @@
 //! Errors: of a configuration, which a person reads, and of stored data.
 
 use core::fmt;
+use cryptsys::Failed;
 
 /// The kernel returned no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ pub enum ConfigError {
     OnePassphrase,
     /// A printed master key has other characters or another length.
     MasterKeyText,
-    /// The cryptographic library refused a cipher.
-    Library(String),
+    /// The cryptographic library refused a key.
+    Library,
     /// No random numbers.
     Random,
 }
@@ -112,15 +113,19 @@ impl fmt::Display for ConfigError {
             Self::MasterKeyText => {
                 f.write_str("not a master key; enter its 64 hexadecimal digits, with or without dashes")
             }
-            Self::Library(why) => {
-                write!(f, "the cryptographic library failed: {why}; check the OpenSSL configuration")
-            }
+            Self::Library => write!(f, "{Failed}; this is a bug: report it"),
             Self::Random => write!(f, "{RandomError}; try again"),
         }
     }
 }
 
 impl core::error::Error for ConfigError {}
+
+impl From<Failed> for ConfigError {
+    fn from(_: Failed) -> Self {
+        Self::Library
+    }
+}
 
 impl From<RandomError> for ConfigError {
     fn from(_: RandomError) -> Self {

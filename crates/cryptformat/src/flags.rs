@@ -88,6 +88,20 @@ pub enum ContentCipher {
     XChaCha,
 }
 
+/// Size of the largest nonce in bytes.
+pub(crate) const NONCE_MAX: usize = ContentCipher::XChaCha.nonce_len();
+
+impl ContentCipher {
+    /// Returns the size of a nonce in bytes. Only the wrapped master key of volumes without HKDF
+    /// has another one.
+    pub(crate) const fn nonce_len(self) -> usize {
+        match self {
+            Self::AesGcm | Self::AesSiv => 16,
+            Self::XChaCha => 24,
+        }
+    }
+}
+
 /// How names are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NameFlags {

@@ -3,12 +3,11 @@
 use crate::eme::Eme;
 use crate::error::ConfigError;
 use crate::flags::{ContentCipher, Flags, NameFlags};
-use crate::gcm::{self, Gcm};
 use crate::master::MasterKey;
 use crate::siv::Siv;
 use crate::weights::Weights;
-use crate::xchacha::XChaCha;
 use core::fmt;
+use cryptsys::{AuthCipher, Failed};
 use hkdf::Hkdf;
 use sha2::{Digest as _, Sha256, Sha512};
 use zeroize::Zeroizing;
@@ -23,25 +22,19 @@ const WEIGHTS_INFO: &[u8] = b"strata weights of blocks";
 /// Purpose of the fingerprint, of this project.
 const FINGERPRINT: &[u8] = b"strata master key fingerprint";
 
-/// The cipher of content, with its key.
-pub(crate) enum Content {
-    Gcm(Gcm),
-    Siv(Siv),
-    XChaCha(XChaCha),
-}
-
 /// Every key of a mounted volume, as one value without references: a caller may place it in locked
 /// memory. All keys are overwritten when it is dropped.
 ///
-/// One exception: OpenSSL keeps a copy of the content key in each of its contexts, in memory that
-/// it allocates, and overwrites it when the context is freed, at the latest when this value is
-/// dropped. Only AES-SIV has no such copy. [`Self::key_copies_elsewhere`] tells.
+/// A volume does not use all of them. Still all have a value: a move of `None` would copy what was
+/// on the stack there before.
 pub struct Keys {
-    pub(crate) content: Content,
+    pub(crate) cipher: ContentCipher,
+    /// AES-GCM or XChaCha20-Poly1305.
+    pub(crate) auth: AuthCipher,
+    pub(crate) siv: Siv,
     pub(crate) eme: Eme,
     names: Option<NameFlags>,
-    /// Used on bound volumes only. It always has a value: a move of `None` would copy what was on
-    /// the stack there before.
+    /// For bound volumes.
     pub(crate) weights: Weights,
     pub(crate) bound: bool,
     fingerprint: [u8; 8],
@@ -51,11 +44,16 @@ impl Keys {
     /// Derives the keys of a volume with these flags.
     ///
     /// # Errors
-    /// OpenSSL does not provide a cipher, as in a configuration for certified ones only.
+    /// The cryptographic library refuses a key. It refuses none.
     pub fn new(flags: &Flags, master: &MasterKey) -> Result<Self, ConfigError> {
         let eme = if flags.hkdf { derive(master, EME_INFO) } else { Zeroizing::new(*master.as_bytes()) };
         Ok(Self {
-            content: content(flags, master).map_err(|error| ConfigError::Library(error.to_string()))?,
+            cipher: flags.cipher,
+            auth: match flags.cipher {
+                ContentCipher::AesGcm | ContentCipher::AesSiv => gcm_of(flags.hkdf, master)?,
+                ContentCipher::XChaCha => AuthCipher::xchacha20_poly1305(&derive(master, XCHACHA_INFO))?,
+            },
+            siv: siv_of(flags.hkdf, master),
             eme: Eme::new(&eme),
             names: flags.names,
             weights: Weights::new(&derive(master, WEIGHTS_INFO)),
@@ -81,12 +79,6 @@ impl Keys {
     pub(crate) fn raw64(&self) -> bool {
         self.names.is_some_and(|names| names.raw64)
     }
-
-    /// Whether OpenSSL keeps copies of the content key in memory of its own.
-    #[must_use]
-    pub fn key_copies_elsewhere(&self) -> bool {
-        !matches!(self.content, Content::Siv(_))
-    }
 }
 
 impl fmt::Debug for Keys {
@@ -95,22 +87,18 @@ impl fmt::Debug for Keys {
     }
 }
 
-fn content(flags: &Flags, master: &MasterKey) -> Result<Content, openssl::error::ErrorStack> {
-    Ok(match flags.cipher {
-        ContentCipher::AesGcm => Content::Gcm(gcm_of(flags.hkdf, master, gcm::NONCE)?),
-        ContentCipher::AesSiv if flags.hkdf => Content::Siv(Siv::new(&derive(master, SIV_INFO))),
-        ContentCipher::AesSiv => {
-            let mut key = Zeroizing::new([0; 64]);
-            key.copy_from_slice(&Sha512::digest(master.as_bytes()));
-            Content::Siv(Siv::new(&key))
-        }
-        ContentCipher::XChaCha => Content::XChaCha(XChaCha::new(&derive(master, XCHACHA_INFO))?),
-    })
+fn siv_of(hkdf: bool, master: &MasterKey) -> Siv {
+    if hkdf {
+        return Siv::new(&derive(master, SIV_INFO));
+    }
+    let mut key = Zeroizing::new([0; 64]);
+    key.copy_from_slice(&Sha512::digest(master.as_bytes()));
+    Siv::new(&key)
 }
 
 /// Returns AES-GCM for content, or for wrapping a key.
-pub(crate) fn gcm_of(hkdf: bool, key: &MasterKey, nonce: usize) -> Result<Gcm, openssl::error::ErrorStack> {
-    if hkdf { Gcm::new(&derive(key, GCM_INFO), nonce) } else { Gcm::new(key.as_bytes(), nonce) }
+pub(crate) fn gcm_of(hkdf: bool, key: &MasterKey) -> Result<AuthCipher, Failed> {
+    if hkdf { AuthCipher::aes_256_gcm(&derive(key, GCM_INFO)) } else { AuthCipher::aes_256_gcm(key.as_bytes()) }
 }
 
 /// Derives a key of `N` bytes, at most 8160, with HKDF-SHA256 without salt (RFC 5869).

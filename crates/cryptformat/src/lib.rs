@@ -29,8 +29,7 @@
 //! | `keys` | the keys derived from it |
 //! | `content` | headers and blocks of files |
 //! | `seal`, `weights` | headers that bind the blocks of a file to each other: another extension |
-//! | `gcm`, `siv`, `xchacha` | the ciphers of blocks |
-//! | `contexts` | contexts of OpenSSL |
+//! | `siv` | AES-SIV, a cipher of blocks; the others are in the crate `cryptsys` |
 //! | `random` | random nonces |
 //! | `eme` | AES-EME, the cipher of names |
 //! | `names` | the encryption of names |
@@ -45,11 +44,9 @@ mod config;
 mod config_json;
 mod config_mac;
 mod content;
-mod contexts;
 mod eme;
 mod error;
 mod flags;
-mod gcm;
 mod kdf;
 mod key_file;
 mod keys;
@@ -64,7 +61,6 @@ mod slots;
 mod weights;
 mod wrap;
 mod xattr;
-mod xchacha;
 
 pub use config::{CONFIG_NAME, Config, NewVolume, Unlocked};
 pub use config_json::CONFIG_MAX;

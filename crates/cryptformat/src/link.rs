@@ -2,8 +2,8 @@
 
 use crate::base64;
 use crate::error::BlockDamage;
-use crate::gcm::TAG;
 use crate::keys::Keys;
+use cryptsys::TAG;
 
 /// Additional authenticated data of everything that is not in a file.
 pub(crate) const NO_PLACE: [u8; 8] = [0; 8];

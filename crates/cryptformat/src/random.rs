@@ -5,7 +5,8 @@
 
 use crate::error::RandomError;
 use core::cell::RefCell;
-use rustix::process::{Pid, getpid};
+use core::num::NonZeroU64;
+use cryptsys::process_token;
 use zeroize::Zeroize;
 
 /// Bytes fetched at once.
@@ -16,9 +17,9 @@ struct Pool {
     bytes: [u8; POOL],
     /// Bytes before this index are used up, and zero.
     next: usize,
-    /// The process that fetched them. A child of fork(2) has a copy of the pool: using it would
-    /// repeat the nonces of its parent.
-    process: Option<Pid>,
+    /// The [process](process_token) that fetched them. A child of fork(2) has a copy of the pool:
+    /// using it would repeat the nonces of its parent.
+    process: Option<NonZeroU64>,
 }
 
 impl Drop for Pool {
@@ -33,20 +34,20 @@ thread_local! {
 
 /// Fills `out`, at most 4 KiB, with random bytes that are used nowhere else.
 pub(crate) fn fill(out: &mut [u8]) -> Result<(), RandomError> {
-    let process = getpid();
     let taken = POOLED.try_with(|pool| {
         let mut pool = pool.try_borrow_mut().ok()?;
-        pool.take(process, out)
+        pool.take(process_token()?, out)
     });
     match taken {
         Ok(Some(())) => Ok(()),
-        // The thread is ending, or the request is larger than the pool.
+        // The thread is ending, a child of fork(2) would not be noticed, or the request is larger
+        // than the pool.
         _ => getrandom::fill(out).map_err(|_| RandomError),
     }
 }
 
 impl Pool {
-    fn take(&mut self, process: Pid, out: &mut [u8]) -> Option<()> {
+    fn take(&mut self, process: NonZeroU64, out: &mut [u8]) -> Option<()> {
         if self.process != Some(process) || self.next + out.len() > POOL {
             // Invalid until it is full again.
             self.process = None;
@@ -83,14 +84,14 @@ mod tests {
 
     #[test]
     fn a_child_process_does_not_repeat_its_parents_bytes() {
-        let parent = getpid();
+        let parent = process_token().unwrap();
         let mut pool = Pool { bytes: [0; POOL], next: POOL, process: None };
         let mut first = [0; 16];
         pool.take(parent, &mut first).unwrap();
         let mut copy = Pool { bytes: pool.bytes, next: pool.next, process: pool.process };
         let (mut in_parent, mut in_child) = ([0; 16], [0; 16]);
         pool.take(parent, &mut in_parent).unwrap();
-        copy.take(Pid::from_raw(parent.as_raw_nonzero().get() + 1).unwrap(), &mut in_child).unwrap();
+        copy.take(NonZeroU64::new(!parent.get()).unwrap(), &mut in_child).unwrap();
         assert_ne!(in_parent, in_child);
     }
 

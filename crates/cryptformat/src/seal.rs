@@ -3,8 +3,9 @@
 
 use crate::content::{self, HEADER, ID, SEALED_HEADER, SEALED_VERSION, place};
 use crate::error::BlockDamage;
-use crate::gcm::TAG;
-use crate::keys::{Content, Keys};
+use crate::flags::{ContentCipher, NONCE_MAX};
+use crate::keys::Keys;
+use cryptsys::TAG;
 use zeroize::Zeroizing;
 
 /// Number of sums in a seal.
@@ -78,9 +79,9 @@ impl Keys {
     #[must_use]
     pub fn weigh(&self, id: &[u8; ID], number: u64, stored: &[u8]) -> u128 {
         let Some((nonce, rest)) = stored.split_at_checked(self.nonce_len()) else { return 0 };
-        let tag = match &self.content {
-            Content::Siv(_) => rest.first_chunk::<TAG>(),
-            Content::Gcm(_) | Content::XChaCha(_) => rest.last_chunk::<TAG>(),
+        let tag = match self.cipher {
+            ContentCipher::AesSiv => rest.first_chunk::<TAG>(),
+            ContentCipher::AesGcm | ContentCipher::XChaCha => rest.last_chunk::<TAG>(),
         };
         match tag {
             Some(tag) if self.bound && !(content::is_zero(nonce) && content::is_zero(tag)) => {
@@ -124,7 +125,7 @@ fn parse(body: &[u8]) -> Option<Seal> {
 }
 
 // The body has room with every cipher.
-const _: () = assert!(SUMS + SEGMENTS * 16 <= SEALED_HEADER - HEADER - content::NONCE_MAX - TAG);
+const _: () = assert!(SUMS + SEGMENTS * 16 <= SEALED_HEADER - HEADER - NONCE_MAX - TAG);
 
 #[cfg(test)]
 mod tests {

@@ -1,13 +1,14 @@
 //! AES-SIV (RFC 5297) with 512-bit keys. Its associated data is a vector: the place of a block, and
 //! the nonce.
 
-use crate::gcm::TAG;
+use crate::flags::ContentCipher;
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes256Siv;
+use cryptsys::TAG;
 use zeroize::Zeroizing;
 
 /// Size of a nonce in bytes.
-pub(crate) const NONCE: usize = 16;
+const NONCE: usize = ContentCipher::AesSiv.nonce_len();
 
 /// The cipher under one key. The library's needs exclusive access, so each block creates one.
 pub(crate) struct Siv {

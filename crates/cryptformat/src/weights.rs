@@ -1,13 +1,10 @@
 //! The weights of blocks in the sums of a seal.
 
-use crate::gcm::TAG;
-use crate::xchacha;
+use crate::flags::NONCE_MAX;
 use aes::Aes256;
 use cmac::{Cmac, KeyInit, Mac};
 use core::fmt;
-
-/// Size of the largest nonce in bytes.
-const NONCE_MAX: usize = xchacha::NONCE;
+use cryptsys::TAG;
 
 /// The key of weights.
 pub(crate) struct Weights(Cmac<Aes256>);

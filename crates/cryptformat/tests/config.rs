@@ -301,7 +301,7 @@ fn every_error_says_what_to_do() {
         ConfigError::OnePassphrase,
         ConfigError::Argon2id,
         ConfigError::MasterKeyText,
-        ConfigError::Library("x".to_owned()),
+        ConfigError::Library,
         ConfigError::Random,
     ] {
         let text = error.to_string();

@@ -130,7 +130,7 @@ impl Volume {
 pub(super) fn failure(dir: &Path, error: &ConfigError) -> Failure {
     let reason = format!("{}: {error}", dir.display());
     let exit = match error {
-        ConfigError::Library(_) | ConfigError::Random => Exit::System,
+        ConfigError::Library | ConfigError::Random => Exit::System,
         ConfigError::TooLarge
         | ConfigError::Syntax(_)
         | ConfigError::Version(_)
