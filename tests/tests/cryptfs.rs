@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use strata_tests::crypt::{BOUND, FLAG_SETS, Volume, write_secret};
 use strata_tests::process::sh;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
@@ -373,6 +373,30 @@ fn sparse_files(transport: Transport) {
     }
 }
 
+/// An open starts to read the file from the disk, before the program asks for its data.
+fn an_open_begins_to_read(transport: Transport) {
+    let encrypted = Encrypted::with(transport, 64, &["-plaintextnames"]);
+    fs::write(encrypted.path("file"), vec![1; 20_000]).unwrap();
+    let stored = File::open(encrypted.volume.dir().join("file")).unwrap();
+    stored.sync_all().unwrap();
+    let cached = || {
+        let output = sh("fincore --bytes --noheadings --output PAGES \"$1\"", &[&encrypted.volume.dir().join("file")]);
+        output.trim().parse::<u32>().unwrap()
+    };
+    let patience = Instant::now();
+    while cached() > 0 {
+        assert!(patience.elapsed() < Duration::from_secs(10), "pages are not dropped");
+        rustix::fs::fadvise(&stored, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    let file = File::open(encrypted.path("file")).unwrap();
+    let patience = Instant::now();
+    while cached() < 5 {
+        assert!(patience.elapsed() < Duration::from_secs(10), "{} pages", cached());
+    }
+    drop((file, stored));
+    encrypted.check();
+}
+
 /// The longest names and targets, and names that the volume uses itself.
 fn names_and_targets(transport: Transport) {
     for flags in FLAG_SETS {
@@ -508,6 +532,7 @@ on_both_transports!(
     a_read_only_volume,
     a_second_server_is_refused,
     sparse_files,
+    an_open_begins_to_read,
     names_and_targets,
     mounts_that_fail,
     sources_of_the_passphrase,

@@ -81,6 +81,14 @@ impl HostVnode {
         Ok(attr_of(&stat, self.number()))
     }
 
+    /// Returns the attributes, without opening the object again if `file` belongs to this layer.
+    pub(crate) fn attributes_of_open(&self, file: &dyn OpenFile) -> Result<Attr> {
+        match file.as_any().downcast_ref::<HostFile>() {
+            Some(file) => Ok(attr_of(&statx_fd(file.fd())?, self.number())),
+            None => self.attributes(),
+        }
+    }
+
     pub(crate) fn change_attributes(&self, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.fs().check_writable()?;
         let file = file.and_then(|file| file.as_any().downcast_ref::<HostFile>());

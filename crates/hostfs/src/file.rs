@@ -7,8 +7,9 @@ use crate::reopen::retry;
 use crate::sys;
 use crate::vnode_impl::HostVnode;
 use core::fmt;
+use core::num::NonZeroU64;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 use std::any::Any;
 use std::io::IoSliceMut;
@@ -87,6 +88,13 @@ impl OpenFile for HostFile {
 
     fn bind(&self) {
         // The data never moves to another host file.
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        if !self.fs().traits.in_memory {
+            // Advice that the host does not take costs nothing.
+            let _ = rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len), Advice::WillNeed);
+        }
     }
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

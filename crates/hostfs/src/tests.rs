@@ -1,6 +1,7 @@
 //! Tests of features that only this layer has: bounded descriptors, removed objects, both methods
 //! of reopening an object. The conformance suite tests the rest.
 
+use crate::hot::HotFiles;
 use crate::identity::HostInode;
 use crate::vnode_impl::{At, HostVnode, Locator};
 use crate::{AccessTimes, HostFs, HostOptions, When};
@@ -48,6 +49,25 @@ fn both() -> [HostOptions; 2] {
 #[test]
 fn a_vnode_is_small() {
     assert_eq!(size_of::<crate::vnode_impl::HostVnode>(), 40);
+}
+
+#[test]
+fn attributes_through_an_open_file_open_nothing() {
+    for options in both() {
+        let dir = Scratch::new();
+        let fs = dir.open(options);
+        let root = fs.root();
+        let (entry, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+        let kept = || fs.shared().hot.as_ref().map_or(0, HotFiles::len);
+        file.write(&CX, b"text", 0).unwrap();
+        for _ in 0..3 {
+            assert_eq!(entry.vnode.getattr_open(&CX, &*file).unwrap().size, 4);
+        }
+        assert_eq!(kept(), 0);
+        assert_eq!(entry.vnode.getattr_open(&CX, &*file), entry.vnode.getattr(&CX));
+        root.unlink(&CX, name("f")).unwrap();
+        assert_eq!(entry.vnode.getattr_open(&CX, &*file).unwrap().nlink, 0);
+    }
 }
 
 #[test]

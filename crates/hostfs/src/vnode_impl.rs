@@ -250,6 +250,11 @@ impl Vnode for HostVnode {
         self.attributes()
     }
 
+    fn getattr_open(&self, cx: &Cx<'_>, file: &dyn OpenFile) -> Result<Attr> {
+        self.fs.lifetimes.limit_attributes(cx, self.object_kind());
+        self.attributes_of_open(file)
+    }
+
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.fs.lifetimes.limit_attributes(cx, self.object_kind());
         self.change_attributes(set, file)

@@ -26,7 +26,7 @@ impl OpenFile for MeterFile {
         self
     }
 
-    forward!(lower: backing, bind, closes_quickly);
+    forward!(lower: backing, bind, closes_quickly, will_need);
 
     fn read(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {
         self.counts.begin(Operation::Read).end(self.lower.read(cx, out, offset))

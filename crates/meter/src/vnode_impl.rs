@@ -54,6 +54,10 @@ impl Vnode for MeterVnode {
         self.begin(Operation::Getattr).end(self.lower.getattr(cx))
     }
 
+    fn getattr_open(&self, cx: &Cx<'_>, file: &dyn OpenFile) -> Result<Attr> {
+        self.begin(Operation::Getattr).end(self.lower.getattr_open(cx, MeterFile::lower_of(file)))
+    }
+
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.begin(Operation::Setattr).end(self.lower.setattr(cx, set, file.map(MeterFile::lower_of)))
     }

@@ -168,18 +168,28 @@ impl Server {
     }
 
     /// Runs a change of a file's data or times, so that it is not mistaken for an out-of-band
-    /// change.
-    fn track_change<T>(&self, rq: &Request<'_>, node: u64, change: impl FnOnce() -> Reply<T>) -> Reply<T> {
+    /// change. `file` is the open file that it is made through, if any.
+    fn track_change<T>(
+        &self,
+        rq: &Request<'_>,
+        node: u64,
+        file: Option<&dyn OpenFile>,
+        change: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
         let begun = self.files.pages.begin(node);
         let done = change();
-        self.end_change(&RequestContext::of(rq), node, &begun);
+        self.end_change(&RequestContext::of(rq), node, file, &begun);
         done
     }
 
     /// Records the end of a change, with the attributes that the file has now.
-    fn end_change(&self, call: &RequestContext<'_>, node: u64, begun: &Change) {
+    fn end_change(&self, call: &RequestContext<'_>, node: u64, file: Option<&dyn OpenFile>, begun: &Change) {
         if begun.matters() {
-            let attr = self.nodes.get(node).and_then(|vnode| vnode.getattr(&call.cx(0)));
+            let cx = call.cx(0);
+            let attr = self.nodes.get(node).and_then(|vnode| match file {
+                Some(file) => vnode.getattr_open(&cx, file),
+                None => vnode.getattr(&cx),
+            });
             self.files.pages.end(begun, attr.as_ref().ok());
         }
     }
@@ -191,7 +201,7 @@ impl Server {
         if by_passthrough && !(self.files.pages.any() && self.files.is_cached(node)) {
             return Ok(None);
         }
-        match vnode.getattr(cx) {
+        match vnode.getattr_open(cx, file) {
             Err(MAY_BLOCK) => Err(MAY_BLOCK),
             attr => Ok(attr.ok()),
         }
@@ -418,7 +428,7 @@ impl Filesystem for Server {
         let changed = vnode.setattr(&cx, &set, file.as_deref());
         match &changed {
             Ok(attr) => self.files.pages.end(&begun, Some(attr)),
-            Err(_) => self.end_change(&call, node, &begun),
+            Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
         }
         let attr = changed?;
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
@@ -531,7 +541,7 @@ impl Filesystem for Server {
             return Err(Errno::TXTBSY);
         }
         let file = if wanted.truncates() {
-            self.track_change(rq, node, || vnode.open(&cx, wanted))
+            self.track_change(rq, node, None, || vnode.open(&cx, wanted))
         } else {
             vnode.open(&cx, wanted)
         };
@@ -619,7 +629,7 @@ impl Filesystem for Server {
             // after the write would write the data twice.
             suid::strip(&cx, &*self.nodes.get(node)?, None)?;
         }
-        let written = self.track_change(rq, node, || file.write(&cx, data, arg.offset))?;
+        let written = self.track_change(rq, node, Some(&*file), || file.write(&cx, data, arg.offset))?;
         u32::try_from(written).map_err(|_| Errno::IO)
     }
 
@@ -788,7 +798,7 @@ impl Filesystem for Server {
         self.check_writable()?;
         let call = RequestContext::of(rq);
         let file = self.files.get(arg.fh)?;
-        self.track_change(rq, node, || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
+        self.track_change(rq, node, Some(&*file), || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
     }
 
     fn lseek(&self, rq: &Request<'_>, node: u64, arg: &LseekIn) -> Reply<u64> {
@@ -809,7 +819,7 @@ impl Filesystem for Server {
         let call = RequestContext::of(rq);
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;
-        self.track_change(rq, arg.nodeid_out, || {
+        self.track_change(rq, arg.nodeid_out, Some(&*target), || {
             target.copy_from(&call.cx(0), arg.off_out, &*source, arg.off_in, arg.len)
         })
     }

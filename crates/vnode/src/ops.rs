@@ -185,6 +185,16 @@ pub trait Vnode: Any + Send + Sync + fmt::Debug {
     /// `ESTALE` if the object no longer exists; `EIO` and other errors of the lower file system.
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr>;
 
+    /// Returns the attributes, as [`Self::getattr`] does. `file` is an open file of this vnode, as
+    /// in [`Self::setattr`], through which a layer may get them faster. By default it is not used.
+    ///
+    /// # Errors
+    /// As [`Self::getattr`].
+    fn getattr_open(&self, cx: &Cx<'_>, file: &dyn OpenFile) -> Result<Attr> {
+        let _ = file;
+        self.getattr(cx)
+    }
+
     /// Changes attributes and returns the new ones. `file` is the open file that the change was
     /// made through, if any (ftruncate(2)). It is an open file of this vnode, returned by
     /// [`Self::open`], or by the [`Self::create`] or [`Self::tmpfile`] that created the vnode.
@@ -401,6 +411,12 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     /// Whether dropping this open file takes no longer than close(2) on the host. Otherwise a
     /// thread that must not block does not drop it.
     fn closes_quickly(&self) -> bool;
+
+    /// Advises the layer that `len` bytes at `offset` will be read soon. A layer may begin to fetch
+    /// them, without waiting. By default it does nothing.
+    fn will_need(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
 
     /// Reads at `offset`. Returns fewer bytes than requested only at the end of the file.
     ///

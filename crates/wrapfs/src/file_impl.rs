@@ -8,7 +8,7 @@ impl OpenFile for WrapFile {
         self
     }
 
-    forward!(lower: backing, bind, closes_quickly, read, read_host, write, flush, fsync, fallocate, seek);
+    forward!(lower: backing, bind, closes_quickly, will_need, read, read_host, write, flush, fsync, fallocate, seek);
 
     fn copy_from(&self, cx: &Cx<'_>, offset: u64, source: &dyn OpenFile, source_offset: u64, len: u64) -> Result<u64> {
         self.lower.copy_from(cx, offset, look_through(source), source_offset, len)

@@ -35,6 +35,10 @@ impl Vnode for WrapVnode {
         self
     }
 
+    fn getattr_open(&self, cx: &Cx<'_>, file: &dyn OpenFile) -> Result<Attr> {
+        self.lower.getattr_open(cx, WrapFile::lower_of(file))
+    }
+
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.lower.setattr(cx, set, file.map(WrapFile::lower_of))
     }

@@ -61,6 +61,11 @@ impl TemplateVnode {
         self.core.shown(cx, &self.object(), self.lower.getattr(cx)?)
     }
 
+    /// Returns the attributes of the object, of which `file` is an open file.
+    pub(crate) fn show_open(&self, cx: &Cx<'_>, file: &dyn OpenFile) -> Result<Attr> {
+        self.core.shown(cx, &self.object(), self.lower.getattr_open(cx, super::file::lower_of(file))?)
+    }
+
     pub(crate) fn change(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         let mut below = *set;
         if let Some(hook) = &self.core.attributes {

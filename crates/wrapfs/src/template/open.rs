@@ -12,6 +12,9 @@ use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
 const ACCMODE: u32 = 3;
 const APPEND: u32 = 0o2000;
 
+/// Bytes at the start of a file that most programs read at once.
+const FIRST_READ: u64 = 32 << 10;
+
 /// Returns the flags for opening an encoded file below: written blocks must also be read, and the
 /// end of the file is computed here (Wrapfs paper, section 3.2.1).
 const fn widened(flags: OpenFlags) -> OpenFlags {
@@ -64,6 +67,9 @@ impl TemplateVnode {
             }
             lower
         };
+        if !flags.writes() && !inode.is_known() {
+            lower.will_need(0, FIRST_READ);
+        }
         Ok(self.file_of_format(lower, flags, inode, opened))
     }
 

@@ -39,6 +39,10 @@ impl Vnode for TemplateVnode {
         observed!(self, cx, Getattr { file }, self.show(cx))
     }
 
+    fn getattr_open(&self, cx: &Cx<'_>, open: &dyn OpenFile) -> Result<Attr> {
+        observed!(self, cx, Getattr { file }, self.show_open(cx, open))
+    }
+
     fn setattr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         self.core.check_writable()?;
         observed!(self, cx, Setattr { file, set }, self.change(cx, set, file))

@@ -48,7 +48,7 @@ impl<'f> FormatFile<'f> {
 
     /// Returns the stored size.
     pub(super) fn stored(&self, cx: &Cx<'_>) -> Result<u64> {
-        Ok(self.vnode.getattr(cx)?.size)
+        Ok(self.vnode.getattr_open(cx, self.file)?.size)
     }
 
     pub(crate) fn size(&self, cx: &Cx<'_>) -> Result<u64> {

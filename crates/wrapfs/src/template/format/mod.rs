@@ -105,6 +105,11 @@ impl FormatInode {
         if cx.may_block { Ok(self.lock.write()) } else { self.lock.try_write().ok_or(MAY_BLOCK) }
     }
 
+    /// Whether an open file has read or written the file's header.
+    pub(crate) fn is_known(&self) -> bool {
+        self.header.lock().is_some()
+    }
+
     /// Drops the cached header: the file is empty, or may have been replaced.
     pub(crate) fn forget_header(&self) {
         *self.header.lock() = None;
