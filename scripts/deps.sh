@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 build=(gcc libc6-dev make)
-run=(openssl debootstrap squashfs-tools util-linux mount ca-certificates)
+run=(debootstrap squashfs-tools util-linux mount ca-certificates)
 test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
 test+=(vim ed)
 # Opens what cryptctl makes, and the other way round.

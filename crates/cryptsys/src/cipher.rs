@@ -121,6 +121,7 @@ impl AuthCipher {
                 associated.len(),
             )
         };
+        scrub_stack();
         if done == DONE && tag_len == TAG { Ok(()) } else { Err(Failed) }
     }
 
@@ -157,8 +158,19 @@ impl AuthCipher {
                 associated.len(),
             )
         };
+        scrub_stack();
         if done == DONE { Ok(()) } else { Err(Failed) }
     }
+}
+
+/// Bytes of the stack that a call of the library uses for keys that it derives, with a margin.
+const SCRUBBED: usize = 3072;
+
+/// Overwrites the stack below the caller. The library leaves there the key that XChaCha20-Poly1305
+/// derives for a message, and the hash key of GCM, with which messages can be forged.
+#[inline(never)]
+fn scrub_stack() {
+    core::hint::black_box(&mut [0_u8; SCRUBBED]);
 }
 
 impl Drop for AuthCipher {

@@ -90,9 +90,11 @@ impl OpenFile for HostFile {
         // The data never moves to another host file.
     }
 
-    fn will_need(&self, offset: u64, len: u64) {
-        if !self.fs().traits.in_memory {
-            // Advice that the host does not take costs nothing.
+    fn will_need(&self, cx: &Cx<'_>, offset: u64, len: u64) {
+        let traits = self.fs().traits;
+        if !traits.in_memory && (cx.may_block || !traits.may_hang) {
+            // An error has no consequences. The host may wait for its record of where the data is,
+            // as a lookup does.
             let _ = rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len), Advice::WillNeed);
         }
     }

@@ -224,7 +224,7 @@ pub(crate) struct HandleRule {
 /// Properties of a file system, derived from its type.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FsTraits {
-    may_hang: bool,
+    pub(crate) may_hang: bool,
     needs_flush: bool,
     /// File data is always in memory: a read never waits for a device.
     pub(crate) in_memory: bool,

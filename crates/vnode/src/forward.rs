@@ -75,7 +75,7 @@ macro_rules! method {
     ($how:tt backing) => { $crate::method_body! { $how [self, backing] -> Option<$crate::Backing<'_>> } };
     ($how:tt bind) => { $crate::method_body! { $how [self, bind] -> () } };
     ($how:tt closes_quickly) => { $crate::method_body! { $how [self, closes_quickly] -> bool } };
-    ($how:tt will_need) => { $crate::method_body! { $how [self, will_need, offset: u64, len: u64] -> () } };
+    ($how:tt will_need) => { $crate::method_body! { $how [self, will_need, cx: &$crate::Cx<'_>, offset: u64, len: u64] -> () } };
     ($how:tt read) => { $crate::method_body! { $how [self, read, cx: &$crate::Cx<'_>, out: &mut [u8], offset: u64] -> $crate::Result<usize> } };
     ($how:tt read_host) => { $crate::method_body! { $how [self, read_host, cx: &$crate::Cx<'_>, take: $crate::HostReader<'_>] -> $crate::Result<Option<usize>> } };
     ($how:tt write) => { $crate::method_body! { $how [self, write, cx: &$crate::Cx<'_>, data: &[u8], offset: u64] -> $crate::Result<usize> } };

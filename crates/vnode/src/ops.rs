@@ -413,9 +413,9 @@ pub trait OpenFile: Any + Send + Sync + fmt::Debug {
     fn closes_quickly(&self) -> bool;
 
     /// Advises the layer that `len` bytes at `offset` will be read soon. A layer may begin to fetch
-    /// them, without waiting. By default it does nothing.
-    fn will_need(&self, offset: u64, len: u64) {
-        let _ = (offset, len);
+    /// them, if it does not have to wait for longer than a lookup. By default it does nothing.
+    fn will_need(&self, cx: &Cx<'_>, offset: u64, len: u64) {
+        let _ = (cx, offset, len);
     }
 
     /// Reads at `offset`. Returns fewer bytes than requested only at the end of the file.

@@ -12,8 +12,9 @@ use vnode::{Attr, Cx, Entry, Kind, Name, OpenFile, OpenFlags, Result, SetAttr};
 const ACCMODE: u32 = 3;
 const APPEND: u32 = 0o2000;
 
-/// Bytes at the start of a file that most programs read at once.
-const FIRST_READ: u64 = 32 << 10;
+/// Plain bytes at the start of a file that the kernel requests first of a program that reads 32 KiB
+/// at a time.
+const FIRST_READ: u64 = 64 << 10;
 
 /// Returns the flags for opening an encoded file below: written blocks must also be read, and the
 /// end of the file is computed here (Wrapfs paper, section 3.2.1).
@@ -59,6 +60,9 @@ impl TemplateVnode {
             lower
         } else {
             let lower = self.lower.open(cx, widened(flags))?;
+            if !flags.writes() && !inode.is_known() {
+                self.advise(cx, &*lower);
+            }
             if let Some(format) = self.core.format.as_ref().filter(|format| format.is_sealed()) {
                 let (inode, object, file) = (&*inode, self.object(), &*lower);
                 let file = FormatFile { format, inode, object, vnode: &*self.lower, file, opened: opened.as_ref() };
@@ -67,10 +71,14 @@ impl TemplateVnode {
             }
             lower
         };
-        if !flags.writes() && !inode.is_known() {
-            lower.will_need(0, FIRST_READ);
-        }
         Ok(self.file_of_format(lower, flags, inode, opened))
+    }
+
+    /// Advises the layer below that the start of the file will be read.
+    fn advise(&self, cx: &Cx<'_>, lower: &dyn OpenFile) {
+        if let Some(format) = &self.core.format {
+            lower.will_need(cx, 0, format.layout.stored_size(FIRST_READ));
+        }
     }
 
     fn resize_format(
