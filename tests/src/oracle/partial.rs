@@ -8,7 +8,8 @@
 //! - the kernel cuts a long write or copy at page boundaries, and so does a host whose caller dies,
 //!   as write(2) may anywhere;
 //! - the host sets the modification time before it writes the first page;
-//! - a truncation or an ACL change clears the set-id bits in a second host call, after the first.
+//! - a truncation or an ACL change clears the set-id bits in a second host call, after the first;
+//! - a layer that encodes blocks fills a file's last block before it adds others.
 
 use super::op::{Op, Side, Step, open};
 use crate::user::{Credentials, ROOT};
@@ -59,23 +60,38 @@ impl Side {
             }
             Op::Truncate { path, .. } | Op::SetXattr { path, .. } => {
                 let before = self.mode_at(path);
+                if let Op::Truncate { len, .. } = &step.op
+                    && step
+                        .act(|| open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0))
+                        .is_ok_and(|fd| filled(self, fd.as_fd(), *len, look))
+                {
+                    return true;
+                }
                 let _ = self.perform(step);
                 match open(&self.at(path), OFlags::RDONLY | OFlags::NONBLOCK, 0) {
                     Ok(fd) => self.with_bits(fd.as_fd(), before, look) || look(self),
                     Err(_) => look(self),
                 }
             }
-            Op::FdTruncate { slot, .. } => {
+            Op::FdTruncate { slot, len } => {
                 let before = self.slot(*slot).ok().and_then(|fd| mode(fd.as_fd()));
+                let fd = self.slot(*slot).and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
+                if fd.is_ok_and(|fd| filled(self, fd.as_fd(), *len, look)) {
+                    return true;
+                }
                 let _ = self.perform(step);
                 match self.slot(*slot).and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)) {
                     Ok(fd) => self.with_bits(fd.as_fd(), before, look) || look(self),
                     Err(_) => look(self),
                 }
             }
-            Op::Fallocate { path, .. } => {
+            Op::Fallocate { path, mode, offset, len } => {
                 let fd = step.act(|| open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0));
-                if fd.is_ok_and(|fd| self.without_bits(step.who, fd.as_fd(), look)) {
+                let grows = !mode.contains(rustix::fs::FallocateFlags::KEEP_SIZE);
+                let end = if grows { offset + len } else { 0 };
+                if fd.is_ok_and(|fd| {
+                    self.without_bits(step.who, fd.as_fd(), look) || filled(self, fd.as_fd(), end, look)
+                }) {
                     return true;
                 }
                 let _ = self.perform(step);
@@ -183,6 +199,14 @@ impl Side {
         }
         look(self)
     }
+}
+
+/// Calls `look` with the file, which is to grow to `end` bytes, grown to the end of its last block
+/// only, if that is less.
+fn filled(side: &Side, fd: BorrowedFd<'_>, end: u64, look: &mut dyn FnMut(&Side) -> bool) -> bool {
+    let Ok(st) = rustix::fs::fstat(fd) else { return false };
+    let size = st.st_size.cast_unsigned().next_multiple_of(PAGE);
+    size < end && size > st.st_size.cast_unsigned() && rustix::fs::ftruncate(fd, size).is_ok() && look(side)
 }
 
 fn mode(fd: BorrowedFd<'_>) -> Option<u32> {
