@@ -124,7 +124,8 @@ fn check_crashes(layout: Layout, transport: Transport, delete: Delete, default: 
         let spec = spec(&sandbox, &items, layout, transport, delete, seed);
         let mut mounted = Mounted::new(spec, &sandbox.path("m"));
         layout.begin(&native, &mounted);
-        let mut oracle = Oracle::new(seed, native.dir(), mounted.dir());
+        let encodes = matches!(layout, Layout::Encrypted(_));
+        let mut oracle = Oracle::new(seed, native.dir(), mounted.dir()).encoding_blocks(encodes);
         let mut rng = Rng::new(seed);
         for _ in 0..if long() { 60 } else { 12 } {
             let killed = mounted.kill_after(Duration::from_micros(1000 + rng.below(60_000)));

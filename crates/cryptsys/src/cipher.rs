@@ -193,7 +193,7 @@ impl fmt::Debug for AuthCipher {
 mod tests {
     use super::*;
     use aes_gcm::aead::consts::{U12, U16};
-    use aes_gcm::aead::{AeadInOut, KeyInit};
+    use aes_gcm::aead::{AeadInOut, KeyInit, Nonce};
     use aes_gcm::{AesGcm, aes::Aes256};
     use chacha20poly1305::XChaCha20Poly1305;
     use data_encoding::HEXLOWER;
@@ -288,6 +288,19 @@ mod tests {
         (0..5000_usize).prop_flat_map(|size| prop::collection::vec(any::<u8>(), size))
     }
 
+    /// Encrypts with RustCrypto's cipher: returns the message and the tag.
+    fn sealed_by<C: AeadInOut + KeyInit>(
+        key: &[u8],
+        nonce: &[u8],
+        associated: &[u8],
+        plain: &[u8],
+    ) -> (Vec<u8>, Vec<u8>) {
+        let mut sealed = plain.to_vec();
+        let (cipher, nonce) = (C::new_from_slice(key).unwrap(), Nonce::<C>::try_from(nonce).unwrap());
+        let tag = cipher.encrypt_inout_detached(&nonce, associated, sealed.as_mut_slice().into()).unwrap();
+        (sealed, tag.to_vec())
+    }
+
     proptest! {
         #[test]
         fn agrees_with_another_implementation(
@@ -298,30 +311,16 @@ mod tests {
         ) {
             let (mut sealed, mut tag) = (vec![0; plain.len()], [0; TAG]);
             let gcm = AuthCipher::aes_256_gcm(&key).unwrap();
-
             gcm.seal(&nonce[..16], &associated, &plain, &mut sealed, &mut tag).unwrap();
-            let mut other = plain.clone();
-            let theirs = AesGcm::<Aes256, U16>::new(&key.into());
-            let short = <[u8; 16]>::try_from(&nonce[..16]).unwrap();
-            let their_tag =
-                theirs.encrypt_inout_detached(&short.into(), &associated, other.as_mut_slice().into()).unwrap();
-            prop_assert_eq!((&sealed, &tag[..]), (&other, &their_tag[..]));
-
+            let theirs = sealed_by::<AesGcm<Aes256, U16>>(&key, &nonce[..16], &associated, &plain);
+            prop_assert_eq!((&sealed, &tag[..]), (&theirs.0, &theirs.1[..]));
             gcm.seal(&nonce[..12], &associated, &plain, &mut sealed, &mut tag).unwrap();
-            let mut other = plain.clone();
-            let theirs = AesGcm::<Aes256, U12>::new(&key.into());
-            let short = <[u8; 12]>::try_from(&nonce[..12]).unwrap();
-            let their_tag =
-                theirs.encrypt_inout_detached(&short.into(), &associated, other.as_mut_slice().into()).unwrap();
-            prop_assert_eq!((&sealed, &tag[..]), (&other, &their_tag[..]));
-
+            let theirs = sealed_by::<AesGcm<Aes256, U12>>(&key, &nonce[..12], &associated, &plain);
+            prop_assert_eq!((&sealed, &tag[..]), (&theirs.0, &theirs.1[..]));
             let chacha = AuthCipher::xchacha20_poly1305(&key).unwrap();
             chacha.seal(&nonce, &associated, &plain, &mut sealed, &mut tag).unwrap();
-            let mut other = plain.clone();
-            let theirs = XChaCha20Poly1305::new(&key.into());
-            let their_tag =
-                theirs.encrypt_inout_detached(&nonce.into(), &associated, other.as_mut_slice().into()).unwrap();
-            prop_assert_eq!((&sealed, &tag[..]), (&other, &their_tag[..]));
+            let theirs = sealed_by::<XChaCha20Poly1305>(&key, &nonce, &associated, &plain);
+            prop_assert_eq!((&sealed, &tag[..]), (&theirs.0, &theirs.1[..]));
             let mut back = vec![0; plain.len()];
             chacha.open(&nonce, &associated, &sealed, &tag, &mut back).unwrap();
             prop_assert_eq!(back, plain);

@@ -336,13 +336,15 @@ pub(super) struct Side {
     /// Its root.
     pub(super) root: PathBuf,
     slots: Vec<Option<OwnedFd>>,
+    /// Whether the tested file system encodes blocks.
+    pub(super) encodes_blocks: bool,
 }
 
 impl Side {
     /// Returns the tree at `root`, with a number of slots for open files.
     #[must_use]
     pub(super) fn new(root: &Path, slots: usize) -> Self {
-        Self { root: root.to_owned(), slots: (0..slots).map(|_| None).collect() }
+        Self { root: root.to_owned(), slots: (0..slots).map(|_| None).collect(), encodes_blocks: false }
     }
 
     /// Closes all open files.

@@ -60,12 +60,11 @@ impl Side {
             }
             Op::Truncate { path, .. } | Op::SetXattr { path, .. } => {
                 let before = self.mode_at(path);
-                if let Op::Truncate { len, .. } = &step.op
-                    && step
-                        .act(|| open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0))
-                        .is_ok_and(|fd| filled(self, fd.as_fd(), *len, look))
-                {
-                    return true;
+                if let Op::Truncate { len, .. } = &step.op {
+                    let fd = step.act(|| open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0));
+                    if fd.is_ok_and(|fd| self.with_filled_block(fd.as_fd(), *len, look)) {
+                        return true;
+                    }
                 }
                 let _ = self.perform(step);
                 match open(&self.at(path), OFlags::RDONLY | OFlags::NONBLOCK, 0) {
@@ -76,7 +75,7 @@ impl Side {
             Op::FdTruncate { slot, len } => {
                 let before = self.slot(*slot).ok().and_then(|fd| mode(fd.as_fd()));
                 let fd = self.slot(*slot).and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
-                if fd.is_ok_and(|fd| filled(self, fd.as_fd(), *len, look)) {
+                if fd.is_ok_and(|fd| self.with_filled_block(fd.as_fd(), *len, look)) {
                     return true;
                 }
                 let _ = self.perform(step);
@@ -90,7 +89,7 @@ impl Side {
                 let grows = !mode.contains(rustix::fs::FallocateFlags::KEEP_SIZE);
                 let end = if grows { offset + len } else { 0 };
                 if fd.is_ok_and(|fd| {
-                    self.without_bits(step.who, fd.as_fd(), look) || filled(self, fd.as_fd(), end, look)
+                    self.without_bits(step.who, fd.as_fd(), look) || self.with_filled_block(fd.as_fd(), end, look)
                 }) {
                     return true;
                 }
@@ -129,6 +128,16 @@ impl Side {
         }
         set_mode(fd, after);
         false
+    }
+
+    /// Calls `look` with the file, which is to grow to `end` bytes, grown to the end of its last
+    /// block only, if the tested file system encodes blocks and that is less.
+    fn with_filled_block(&self, fd: BorrowedFd<'_>, end: u64, look: &mut dyn FnMut(&Self) -> bool) -> bool {
+        let Ok(st) = rustix::fs::fstat(fd) else { return false };
+        let size = st.st_size.cast_unsigned();
+        let filled = size.next_multiple_of(PAGE);
+        let grows = self.encodes_blocks && size < filled && filled < end;
+        grows && rustix::fs::ftruncate(fd, filled).is_ok() && look(self)
     }
 
     /// Calls `look` with the set-id bits, which a write clears, cleared and nothing written.
@@ -199,14 +208,6 @@ impl Side {
         }
         look(self)
     }
-}
-
-/// Calls `look` with the file, which is to grow to `end` bytes, grown to the end of its last block
-/// only, if that is less.
-fn filled(side: &Side, fd: BorrowedFd<'_>, end: u64, look: &mut dyn FnMut(&Side) -> bool) -> bool {
-    let Ok(st) = rustix::fs::fstat(fd) else { return false };
-    let size = st.st_size.cast_unsigned().next_multiple_of(PAGE);
-    size < end && size > st.st_size.cast_unsigned() && rustix::fs::ftruncate(fd, size).is_ok() && look(side)
 }
 
 fn mode(fd: BorrowedFd<'_>) -> Option<u32> {

@@ -102,6 +102,14 @@ impl Oracle {
         difference
     }
 
+    /// Sets whether the tested file system encodes blocks: when its server dies, it then may leave
+    /// states that lie between blocks.
+    #[must_use]
+    pub const fn encoding_blocks(mut self, encodes: bool) -> Self {
+        self.native.encodes_blocks = encodes;
+        self
+    }
+
     /// Performs steps until the tested file system's server is dead, which is possible once
     /// `killed` is true. Performs every step natively as well, except the last one: see
     /// [`Self::settle`].

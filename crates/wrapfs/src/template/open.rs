@@ -60,10 +60,11 @@ impl TemplateVnode {
             lower
         } else {
             let lower = self.lower.open(cx, widened(flags))?;
-            if !flags.writes() && !inode.is_known() {
-                self.advise(cx, &*lower);
+            let format = self.core.format.as_ref();
+            if let Some(format) = format.filter(|_| !flags.writes() && !inode.is_known()) {
+                lower.will_need(cx, 0, format.layout.stored_size(FIRST_READ));
             }
-            if let Some(format) = self.core.format.as_ref().filter(|format| format.is_sealed()) {
+            if let Some(format) = format.filter(|format| format.is_sealed()) {
                 let (inode, object, file) = (&*inode, self.object(), &*lower);
                 let file = FormatFile { format, inode, object, vnode: &*self.lower, file, opened: opened.as_ref() };
                 let _shared = inode.share(cx)?;
@@ -72,13 +73,6 @@ impl TemplateVnode {
             lower
         };
         Ok(self.file_of_format(lower, flags, inode, opened))
-    }
-
-    /// Advises the layer below that the start of the file will be read.
-    fn advise(&self, cx: &Cx<'_>, lower: &dyn OpenFile) {
-        if let Some(format) = &self.core.format {
-            lower.will_need(cx, 0, format.layout.stored_size(FIRST_READ));
-        }
     }
 
     fn resize_format(
