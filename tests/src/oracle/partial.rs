@@ -9,15 +9,17 @@
 //!   as write(2) may anywhere;
 //! - the host sets the modification time before it writes the first page;
 //! - a truncation or an ACL change clears the set-id bits in a second host call, after the first;
-//! - a layer that encodes blocks fills a file's last block before it adds others.
+//! - a layer that encodes blocks fills a file's last block before it adds others, and zeroes a
+//!   range block by block (docs/wrapfs.md, "A journal").
 
 use super::op::{Op, Side, Step, open};
 use crate::user::{Credentials, ROOT};
-use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 const PAGE: u64 = 4096;
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 const SUID: u32 = 0o4000;
 const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o010;
@@ -86,19 +88,17 @@ impl Side {
             }
             Op::Fallocate { path, mode, offset, len } => {
                 let fd = step.act(|| open(&self.at(path), OFlags::WRONLY | OFlags::NONBLOCK, 0));
-                let grows = !mode.contains(rustix::fs::FallocateFlags::KEEP_SIZE);
-                let end = if grows { offset + len } else { 0 };
-                if fd.is_ok_and(|fd| {
-                    self.without_bits(step.who, fd.as_fd(), look) || self.with_filled_block(fd.as_fd(), end, look)
-                }) {
+                if fd.is_ok_and(|fd| self.allocate_partially(step.who, fd.as_fd(), *mode, *offset..offset + len, look))
+                {
                     return true;
                 }
                 let _ = self.perform(step);
                 look(self)
             }
-            Op::FdPunch { slot, .. } => {
+            Op::FdPunch { slot, offset, len } => {
                 let fd = self.slot(*slot).and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0));
-                if fd.is_ok_and(|fd| self.without_bits(step.who, fd.as_fd(), look)) {
+                if fd.is_ok_and(|fd| self.allocate_partially(step.who, fd.as_fd(), PUNCH, *offset..offset + len, look))
+                {
                     return true;
                 }
                 let _ = self.perform(step);
@@ -138,6 +138,37 @@ impl Side {
         let filled = size.next_multiple_of(PAGE);
         let grows = self.encodes_blocks && size < filled && filled < end;
         grows && rustix::fs::ftruncate(fd, filled).is_ok() && look(self)
+    }
+
+    /// Calls `look` with the states of a file between the start and the end of a fallocate(2).
+    fn allocate_partially(
+        &self,
+        who: Credentials,
+        fd: BorrowedFd<'_>,
+        mode: FallocateFlags,
+        range: Range<u64>,
+        look: &mut dyn FnMut(&Self) -> bool,
+    ) -> bool {
+        let zeroes = mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE);
+        self.without_bits(who, fd, look)
+            || (zeroes && self.with_zeroed_part(fd, range.clone(), look))
+            || (!mode.contains(FallocateFlags::KEEP_SIZE) && self.with_filled_block(fd, range.end, look))
+    }
+
+    /// Calls `look` with parts of the range zeroed, if the tested file system encodes blocks: first
+    /// its whole blocks, one by one, then the part before them, then the part behind them.
+    fn with_zeroed_part(&self, fd: BorrowedFd<'_>, range: Range<u64>, look: &mut dyn FnMut(&Self) -> bool) -> bool {
+        let Ok(st) = rustix::fs::fstat(fd) else { return false };
+        let end = range.end.min(st.st_size.cast_unsigned());
+        if !self.encodes_blocks || range.start >= end {
+            return false;
+        }
+        let (first, after) = (range.start.next_multiple_of(PAGE).min(end), end / PAGE * PAGE);
+        let whole = (first..after).step_by(PAGE as usize).map(|start| start..start + PAGE);
+        let parts = whole.chain([range.start..first, first.max(after)..end]);
+        parts
+            .filter(|part| !part.is_empty())
+            .any(|part| rustix::fs::fallocate(fd, PUNCH, part.start, part.end - part.start).is_ok() && look(self))
     }
 
     /// Calls `look` with the set-id bits, which a write clears, cleared and nothing written.
@@ -195,6 +226,10 @@ impl Side {
         look: &mut dyn FnMut(&Self) -> bool,
     ) -> bool {
         if written == 0 && (look(self) || (len > 0 && self.before_bytes(step.who, fd, look))) {
+            return true;
+        }
+        // Only the target of a copy, the last one, grows.
+        if written == 0 && starts.last().is_some_and(|start| self.with_filled_block(fd, *start, look)) {
             return true;
         }
         let is_cut = |done: usize| starts.iter().any(|start| (start + done as u64).is_multiple_of(PAGE));
