@@ -35,12 +35,16 @@ run: ## Demonstration: a read-only Debian system made writable by a union (root)
 test: ## Run every test, including those that mount file systems (root)
 	@scripts/test.sh
 
+.PHONY: test-long
+test-long: ## Run every test at full length, for hours; can be interrupted and continued (root)
+	@scripts/test-long.sh
+
 .PHONY: bench
 bench: ## Compare with the native file system, overlayfs and FUSE peers (root)
 	@scripts/bench.sh
 
 .PHONY: lint
-lint: ## Check formatting, clippy, scripts, and dependencies (cargo-deny, if installed)
+lint: ## Check formatting, clippy, scripts, and dependencies
 	@scripts/lint.sh
 
 .PHONY: book
@@ -68,5 +72,5 @@ uninstall-boot: ## Remove what `make install-boot` installed (root)
 	@DESTDIR='$(DESTDIR)' scripts/install-boot.sh uninstall
 
 .PHONY: clean
-clean: ## Remove build results; keep cache/ (images, sources)
+clean: ## Remove build results; keep cache/ (images, sources) and ~/.cache/strata (tools)
 	@rm -rf target

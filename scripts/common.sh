@@ -55,3 +55,42 @@ have_rust() {
 	version=$(as_builder "${CARGO:-cargo}" --version 2>/dev/null | awk '{print $2}') || return 1
 	[[ -n $version ]] && [[ $(printf '%s\n%s\n' "$(wanted_rust)" "$version" | sort -V | head -n 1) == "$(wanted_rust)" ]]
 }
+
+# Prints the directory of the tools from crates.io, which scripts/tools.sh installs.
+tools_directory() { printf '%s\n' "${STRATA_TOOLS:-$builder_home/.cache/strata/tools}"; }
+
+# FUSE over io_uring is a switch of the machine: runs of several checkouts share it. The first one
+# turns it on, the last one restores it.
+uring_switch=/sys/module/fuse/parameters/enable_uring
+uring_users=/run/lock/strata-uring
+uring_lock=
+use_uring() {
+	if [[ ! -w $uring_switch ]]; then
+		exec {uring_lock}>/dev/null
+		return
+	fi
+	exec {uring_lock}>>"$uring_users"
+	# Whoever gets the lock exclusively is alone, and finds the switch as the user set it.
+	if flock -n -x "$uring_lock"; then
+		cat "$uring_switch" >"$uring_users.before"
+		[[ $(<"$uring_switch") == Y ]] ||
+			note "FUSE over io_uring is off on this machine: on for the tests ($uring_switch), then off again."
+		echo Y >"$uring_switch"
+	fi
+	flock -s "$uring_lock"
+}
+release_uring() {
+	[[ -w $uring_switch ]] && flock -n -x "$uring_lock" || return 0
+	cat "$uring_users.before" >"$uring_switch"
+}
+
+# Prints the processes that wait in the kernel and can't be killed, with their stacks: each may be
+# the fault of a test that failed, and keeps file systems mounted, so that later ones hang.
+report_stuck_processes() {
+	local process pid
+	while read -r process; do
+		pid=${process%% *}
+		warn "stuck in the kernel: $process"
+		cat "/proc/$pid/task/"*/stack 2>/dev/null | head -n 40 >&2 || true
+	done < <(ps -eo pid=,stat=,args= | awk '$2 ~ /^[DZ]/ && $3 !~ /^\[/ { print $1, $2, $3, $4, $5, $6 }')
+}

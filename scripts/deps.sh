@@ -6,13 +6,15 @@ cd "$(dirname "$0")/.."
 
 build=(gcc libc6-dev make)
 run=(debootstrap squashfs-tools util-linux mount ca-certificates)
-test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl git make perl rsync python3 sqlite3 gcc iproute2)
-test+=(vim ed)
+test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl libcap2-bin git make perl rsync)
+test+=(python3 sqlite3 gcc iproute2 psmisc vim ed)
+# Replicas of lbfs, and a database that the tests crash.
+test+=(openssh-client openssh-server sshfs postgresql)
 # Opens what cryptctl makes, and the other way round.
 test+=(gocryptfs)
 test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)
-# The C library of versionfs, and the editor of its session.
-test+=(libfuse3-dev pkg-config vim)
+# The C library of versionfs.
+test+=(libfuse3-dev pkg-config)
 bench=(fuse3 e2fsprogs xfsprogs util-linux mount)
 lint=(shellcheck codespell python3)
 
@@ -67,13 +69,21 @@ if [[ $need_rust == yes ]]; then
 	fi
 fi
 note "${missing[*]}"
-# The tests run NFS servers of their own, in namespaces. Those of the packages must not start, now
-# or at the next boot, unless they were installed before.
+# The tests run servers of their own, in namespaces. Those of the packages must not start, now or at
+# the next boot, unless they were installed before.
 daemons=()
 for package in "${missing[@]}"; do
 	case $package in
 	nfs-ganesha) daemons+=(nfs-ganesha.service nfs-ganesha-lock.service) ;;
 	rpcbind) daemons+=(rpcbind.service rpcbind.socket) ;;
+	openssh-server) daemons+=(ssh.service ssh.socket) ;;
+	postgresql)
+		daemons+=(postgresql.service)
+		# No cluster either.
+		mkdir -p /etc/postgresql-common
+		[[ -e /etc/postgresql-common/createcluster.conf ]] ||
+			echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+		;;
 	esac
 done
 policy=/usr/sbin/policy-rc.d

@@ -1,18 +1,34 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZ_SECONDS seconds. Needs cargo-fuzz and a nightly toolchain; without
-# them, `make test` checks the same properties with random input (proptest).
+# Runs fuzz targets for FUZZ_SECONDS seconds each (60). Needs cargo-fuzz and a nightly toolchain;
+# without them, `make test` checks the same properties with random input (proptest).
+#
+#   scripts/fuzz.sh                        every target
+#   scripts/fuzz.sh crates/fuse:request    this one
+#   scripts/fuzz.sh --list                 their names
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-seconds=${FUZZ_SECONDS:-60}
-mapfile -t crates < <(find . -path ./target -prune -o -type d -name fuzz -exec test -f '{}/Cargo.toml' \; -printf '%p\n' | sort)
-((${#crates[@]} > 0)) || die "no fuzz targets in this tree"
+# Prints every target as CRATE:TARGET.
+targets() {
+	local manifest
+	git ls-files '*/fuzz/Cargo.toml' | while read -r manifest; do
+		sed -n '/^\[\[bin\]\]/,/^path/ s/^name = "\(.*\)"$/\1/p' "$manifest" | sed "s|^|${manifest%/fuzz/Cargo.toml}:|"
+	done
+}
+
+if [[ ${1:-} == --list ]]; then
+	targets
+	exit
+fi
+(($#)) || mapfile -t all < <(targets)
+(($#)) || set -- "${all[@]}"
+(($#)) || die "no fuzz targets in this tree"
 as_builder cargo fuzz --version >/dev/null 2>&1 ||
 	die "cargo-fuzz is missing: run cargo install cargo-fuzz and rustup toolchain install nightly"
-for crate in "${crates[@]}"; do
-	while read -r target; do
-		step "$crate: $target, $seconds s"
-		(cd "$crate/.." && as_builder cargo +nightly fuzz run "$target" -- -max_total_time="$seconds")
-	done < <(cd "$crate/.." && as_builder cargo fuzz list)
+seconds=${FUZZ_SECONDS:-60}
+for wanted; do
+	targets | grep -qxF -e "$wanted" || die "fuzz.sh: $wanted: no such target; scripts/fuzz.sh --list prints them"
+	step "$wanted, $seconds s"
+	(cd "${wanted%%:*}" && as_builder cargo +nightly fuzz run "${wanted#*:}" -- -max_total_time="$seconds")
 done

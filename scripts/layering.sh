@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 allowed='
 vnode:
 fuse:
+testkit:
 stack: vnode
 hostfs: vnode
 memfs: vnode
@@ -41,7 +42,7 @@ versionclient: fuse
 cli: *
 '
 # Crates that may use the host's files. All others see only the vnode interface: crates/clippy.toml.
-host='access classify cli fuse hostfs plugin server stack versionclient'
+host='access classify cli fuse hostfs plugin server stack testkit versionclient'
 
 ours=" $(find crates -mindepth 1 -maxdepth 1 -type d -printf '%f ')"
 wrong=0

@@ -9,15 +9,19 @@ step "cargo fmt"
 as_builder cargo fmt --all --check
 step "cargo clippy"
 as_builder cargo clippy --locked --workspace --all-targets -- -D warnings
+step "cargo doc, with private items"
+as_builder env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --locked --workspace --no-deps --document-private-items
 if command -v shellcheck >/dev/null; then
 	step "shellcheck"
 	mapfile -t scripts < <(git ls-files boot | xargs grep -l '^#!')
-	shellcheck -x -S warning -e SC1091 scripts/*.sh crates/cli/tests/docs/*.sh .ci/run "${scripts[@]}"
+	shellcheck -x -S warning -e SC1091 scripts/*.sh crates/cli/tests/it/docs/*.sh .ci/run "${scripts[@]}"
 else
 	note "shellcheck is not installed: scripts not checked; run make deps"
 fi
 step "Dependencies between crates"
 scripts/layering.sh
+step "The list of unstable tests"
+scripts/unstable.py --check
 step "Import cycles between modules"
 # These crates still have import cycles.
 cyclic=(-e blockstore -e hostfs -e server -e versionfs)
@@ -29,14 +33,13 @@ step "Crates in ARCHITECTURE.md"
 scripts/crates.sh --check
 step "Line counts in docs/layers.md"
 scripts/count-layers.sh --check
-if as_builder cargo deny --version >/dev/null 2>&1; then
-	step "cargo deny"
-	as_builder cargo deny --all-features check licenses bans sources
-	if as_builder cargo deny fetch db >/dev/null 2>&1; then
-		as_builder cargo deny --all-features check advisories
-	else
-		note "can't fetch the advisories from github.com/RustSec/advisory-db: advisories not checked"
-	fi
+tools=$(scripts/tools.sh cargo-deny cargo-machete)
+step "Unused dependencies"
+as_builder "$tools/cargo-machete"
+step "cargo deny"
+as_builder "$tools/cargo-deny" --all-features check licenses bans sources
+if as_builder "$tools/cargo-deny" fetch db >/dev/null 2>&1; then
+	as_builder "$tools/cargo-deny" --all-features check advisories
 else
-	note "cargo-deny is not installed: licences and advisories not checked; run cargo install --locked cargo-deny"
+	note "can't fetch the advisories from github.com/RustSec/advisory-db: advisories not checked"
 fi

@@ -13,8 +13,8 @@
 //! 3. A **worker** ([`worker`]) per requested thread runs one operation ([`operation`]), pinned to
 //!    one CPU, and reports its start and end. Workers share only the file system.
 //!
-//! Each repetition also measures two lower bounds for FUSE servers ([`reference`]): the round trip
-//! to a server that replies from memory ([`nullping`]), and a message through a pipe and back
+//! Each repetition also measures two lower bounds for FUSE servers ([`mod@reference`]): the round
+//! trip to a server that replies from memory ([`nullping`]), and a message through a pipe and back
 //! ([`pipe`]).
 //!
 //! The measurements become rows ([`results`]), which become a table, a page and a plot ([`report`],

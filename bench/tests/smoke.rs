@@ -17,15 +17,6 @@ fn bench(arguments: &[&str]) -> Command {
     command
 }
 
-/// The benchmark mounts file systems, so these tests need root.
-fn is_root() -> bool {
-    let root = rustix::process::getuid().is_root();
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
-}
-
 fn directory_of(child: &Child) -> PathBuf {
     Path::new("/run").join(format!("strata-bench-{}", child.id()))
 }
@@ -46,9 +37,7 @@ fn values<'a>(report: &'a Value, rows: &str, field: &str) -> Vec<&'a Value> {
 
 #[test]
 fn a_quick_run_has_every_row_and_cleans_up() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let json = std::env::temp_dir().join(format!("strata-bench-smoke-{}.json", std::process::id()));
     let svg = json.with_extension("svg");
     let mut command = bench(&["--quick", "--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()]);
@@ -76,9 +65,7 @@ fn a_quick_run_has_every_row_and_cleans_up() {
 
 #[test]
 fn without_a_strata_server_no_reference_is_measured() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let json = std::env::temp_dir().join(format!("strata-bench-references-{}.json", std::process::id()));
     let mut command = bench(&["--quick", "--only", "chmod", "--json", json.to_str().unwrap()]);
     assert!(command.status().unwrap().success());
@@ -89,9 +76,7 @@ fn without_a_strata_server_no_reference_is_measured() {
 
 #[test]
 fn the_floor_is_measured_with_a_server_that_replies_from_memory() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let program = strata();
     let json = std::env::temp_dir().join(format!("strata-bench-floor-{}.json", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
@@ -196,9 +181,7 @@ impl Drop for Output {
 
 #[test]
 fn unions_of_several_branches_are_measured_in_every_state() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let output = Output::new("micro");
     let report = output.of(&["--experiments", "micro"]);
     let samples = report["microbenchmarks"].as_array().unwrap();
@@ -241,9 +224,7 @@ echo '1 seconds of transactions'
 
 #[test]
 fn programs_run_over_several_branches_and_while_snapshots_are_taken() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let output = Output::new("programs");
     output.stand_in_for_postmark();
     let report = output.of(&["--experiments", "postmark,snapshots", "--cache", output.0.to_str().unwrap()]);
@@ -263,9 +244,7 @@ fn programs_run_over_several_branches_and_while_snapshots_are_taken() {
 
 #[test]
 fn keeping_versions_is_measured_and_missing_policies_are_reported() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let output = Output::new("versions");
     output.stand_in_for_postmark();
     output.stand_in_for_releases();
@@ -301,9 +280,7 @@ fn keeping_versions_is_measured_and_missing_policies_are_reported() {
 
 #[test]
 fn only_selected_operations_are_measured() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let json = std::env::temp_dir().join(format!("strata-bench-only-{}.json", std::process::id()));
     let mut command =
         bench(&["--quick", "--only", "create,unlink", "--threads", "1", "--json", json.to_str().unwrap()]);
@@ -316,9 +293,7 @@ fn only_selected_operations_are_measured() {
 
 #[test]
 fn a_missing_contender_is_reported_and_skipped() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let mut command = Command::new(env!("CARGO_BIN_EXE_strata-bench"));
     command.args(["--quick", "--only", "chmod", "--contenders", "unionfs", "--unionfs", "/nonexistent"]);
     let output = command.output().unwrap();
@@ -329,9 +304,7 @@ fn a_missing_contender_is_reported_and_skipped() {
 
 #[test]
 fn an_interrupted_run_cleans_up() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     // So many repetitions that it still runs when the signal arrives.
     let mut child = bench(&["--reps", "100000", "--files", "40", "--large-mib", "1"]).spawn().unwrap();
     let directory = directory_of(&child);
@@ -362,9 +335,7 @@ fn encryption(output: &Output, arguments: &[&str]) -> Value {
 
 #[test]
 fn encryption_is_measured_with_both_kinds_of_keys() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let output = Output::new("encryption");
     output.stand_in_for_releases();
     let report = encryption(&output, &["--encryption-contenders", "null,mount,session"]);
@@ -385,9 +356,7 @@ fn encryption_is_measured_with_both_kinds_of_keys() {
 
 #[test]
 fn a_part_that_fails_is_reported_with_the_steps_before_it() {
-    if !is_root() {
-        return;
-    }
+    testkit::need_root("it mounts");
     let output = Output::new("encryption-failure");
     // Without the source of OpenSSH.
     let report =

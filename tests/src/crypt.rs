@@ -92,7 +92,7 @@ impl Volume {
         command.args(["-q", "-init", "-scryptn", "10"]).args(flags).arg("-passfile").arg(&volume.passfile).arg(dir);
         assert!(
             Command::new("gocryptfs").arg("-version").output().is_ok(),
-            "gocryptfs is missing: run scripts/test-tools.sh"
+            "gocryptfs is missing: run scripts/deps.sh test"
         );
         run(&mut command);
         if flags.contains(&PADDED) {

@@ -36,6 +36,7 @@ pub use fixture::Fixture;
 pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
 pub use rng::Rng;
 pub use sandbox::Sandbox;
+pub use testkit::long;
 
 /// Defines two tests for each function `fn(Transport)`: one in module `ring`, one in module
 /// `device`.
@@ -49,12 +50,6 @@ macro_rules! on_both_transports {
             $( #[test] fn $name() { super::$name($crate::Transport::Device); } )*
         }
     };
-}
-
-/// Whether `STRATA_TEST_LONG=1` requests longer tests: more seeds and more rounds.
-#[must_use]
-pub fn long() -> bool {
-    std::env::var_os("STRATA_TEST_LONG").is_some_and(|v| v == "1")
 }
 
 /// File system that replaces Strata, to check the tests themselves.

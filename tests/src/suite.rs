@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path of a program installed by `scripts/test-tools.sh`.
+/// Returns the path of a program installed by `scripts/tools.sh`.
 #[must_use]
 pub fn tool(name: &str) -> PathBuf {
-    let dir = std::env::var_os("STRATA_TOOLS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../cache/tools"), PathBuf::from);
-    let path = dir.join("bin").join(name);
-    assert!(path.exists(), "{} is missing: run scripts/test-tools.sh", path.display());
+    let dir = std::env::var_os("STRATA_TOOLS").map(PathBuf::from).or_else(|| {
+        let home = std::env::var_os("HOME")?;
+        Some(Path::new(&home).join(".cache/strata/tools"))
+    });
+    let path = dir.expect("neither STRATA_TOOLS nor HOME is set").join("bin").join(name);
+    assert!(path.exists(), "{} is missing: run scripts/tools.sh {name}", path.display());
     path
 }
 

@@ -2,7 +2,7 @@
 //! stored bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../container/tests/common/mod.rs"]
+#[path = "../../container/tests/it/common/mod.rs"]
 mod common;
 
 use blockcodecs::{XChaCha, Zstd};

@@ -6,7 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
-#[path = "../tests/common/memory.rs"]
+#[path = "../tests/it/common/memory.rs"]
 mod memory;
 
 use fuse::{Flags, MountOptions, Session, Transport};

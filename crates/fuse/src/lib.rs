@@ -51,7 +51,7 @@ mod workers;
 #[cfg(test)]
 extern crate self as fuse;
 #[cfg(test)]
-#[path = "../tests/common/dummy.rs"]
+#[path = "../tests/it/common/dummy.rs"]
 #[allow(unreachable_pub, reason = "shared with the integration tests")]
 mod dummy;
 

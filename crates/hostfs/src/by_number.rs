@@ -1,9 +1,10 @@
 //! Vnodes by number, and the names of an object.
 //!
 //! The numbers of most objects are inode numbers. On ext4, f2fs, squashfs, btrfs and xfs the layer
-//! constructs a file handle from the number, and the host opens it. Elsewhere a [`Finder`] walks
-//! the tree. A handle can reach every inode of the file system, so the layer verifies that the
-//! object lies inside the root: a directory by following `..`, any other object by a name inside.
+//! constructs a file handle from the number, and the host opens it. Elsewhere a [`vnode::Finder`]
+//! walks the tree. A handle can reach every inode of the file system, so the layer verifies that
+//! the object lies inside the root: a directory by following `..`, any other object by a name
+//! inside.
 
 use crate::handle::FileHandle;
 use crate::identity::{self, HostInode};

@@ -187,10 +187,7 @@ fn descriptors_are_bounded_in_a_large_tree() {
 #[test]
 fn mounts_inside_the_directory_are_not_entered() {
     use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting needs root");
-        return;
-    }
+    testkit::need_root("it mounts");
     // In a mount namespace that ends with the thread.
     std::thread::spawn(|| {
         #[allow(deprecated)]

@@ -1,6 +1,6 @@
 //! A Rust plugin with its own name store, loaded by `tests/rust.rs`.
 
-#[path = "../../wrapfs/tests/common/store.rs"]
+#[path = "../../wrapfs/tests/it/common/store.rs"]
 #[allow(dead_code, clippy::unwrap_used)]
 mod store;
 

@@ -1,6 +1,6 @@
 //! The open files of an inode, and the version that receives the blocks they overwrite.
 //!
-//! Everything that changes the bytes of a head goes through [`Session::save`] first.
+//! Everything that changes the bytes of a head goes through [`Active::save`] first.
 
 use crate::set::Set;
 use core::ops::Range;

@@ -19,7 +19,7 @@ pub struct Subject<'s> {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Supplementary groups of the owner; needed only if [`Needs::groups`].
+    /// Supplementary groups of the owner; needed only if [`Needs::groups`](crate::Needs::groups).
     pub groups: &'s [u32],
     /// The name of the process that changes the file. `None`: rules for processes don't apply. The
     /// cleaner passes the one that is recorded with the newest version.

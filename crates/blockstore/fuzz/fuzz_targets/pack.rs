@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/it/common/mod.rs"]
 mod common;
 
 use common::untrusted::{add_file, exercise, fix_checksums, with_pack};

@@ -9,12 +9,13 @@
 //! 3. The *init process* ([`init`]) completes the tree of mounts ([`assemble`]), restricts itself
 //!    ([`confine`], [`filter`]) and runs the command.
 //!
-//! Each ends when the one before it ends, so no end leaves processes or mounts. [`plan`] is what
-//! they agree on. In a sandbox without root, [`owner`] adapts owners and modes. [`standard`] guards
-//! the standard descriptors, [`loopback`] activates the interface of a sandbox without network.
-//! [`outcome`] shows, commits or discards what was written, with [`ask`] and [`summary`];
+//! Each ends when the one before it ends, so no end leaves processes or mounts. [`mod@plan`] is
+//! what they agree on. In a sandbox without root, [`owner`] adapts owners and modes. [`standard`]
+//! guards the standard descriptors, [`loopback`] activates the interface of a sandbox without
+//! network. [`outcome`] shows, commits or discards what was written, with [`ask`] and [`summary`];
 //! [`remove_tree`] removes a sandbox, and [`temp_names`] makes commits possible where the host is
 //! itself a union.
+
 
 mod args;
 mod ask;

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/common/dummy.rs"]
+#[path = "../../tests/it/common/dummy.rs"]
 mod dummy;
 
 use fuse::{Filesystem, offline};

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/it/common/mod.rs"]
 mod common;
 
 use common::untrusted::{FORMATS, correct, exercise, exercise_index};

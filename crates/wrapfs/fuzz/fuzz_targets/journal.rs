@@ -3,7 +3,7 @@
 
 #![no_main]
 
-#[path = "../../tests/common/untrusted.rs"]
+#[path = "../../tests/it/common/untrusted.rs"]
 mod untrusted;
 
 use libfuzzer_sys::fuzz_target;

@@ -1,0 +1,5 @@
+//! The integration tests of `layers`: one program, so that they are linked once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod conformance;
+mod killed;

@@ -1,0 +1,151 @@
+//! `fsck`: finds what is wrong, repairs what can be, and invents nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use crate::common::policies::*;
+use memfs::{Count, Fault, Faults, MemFs, Plan};
+use std::sync::Arc;
+use versionfs::fsck::{Finding, Inspector, Problem, check};
+use versionset::STORE;
+use vnode::{Layer, OpenFlags};
+
+#[derive(Debug, Default)]
+struct Clerk {
+    repairs: bool,
+    found: Vec<Problem>,
+    left: usize,
+    versions: u64,
+}
+
+impl Inspector for Clerk {
+    fn consents(&mut self, _: &Finding) -> bool {
+        self.repairs
+    }
+    fn ended(&mut self, finding: &Finding, repaired: Option<vnode::Result<()>>) {
+        self.found.push(finding.problem);
+        self.left += usize::from(repaired != Some(Ok(())));
+        assert!(!finding.to_string().is_empty());
+    }
+    fn checked(&mut self, versions: u64) -> bool {
+        self.versions += versions;
+        true
+    }
+}
+
+fn run(lower: &Arc<MemFs>, repairs: bool) -> Clerk {
+    let mut clerk = Clerk { repairs, ..Clerk::default() };
+    let layer: Arc<dyn Layer> = lower.clone();
+    assert_eq!(check(&cx(), &layer, &mut clerk), Ok(true));
+    clerk
+}
+
+fn history(storage: &str, steps: u32) -> (Arc<MemFs>, Story) {
+    let lower = MemFs::new();
+    let layer = mount(&lower, &format!("builtin = false\nstorage = \"{storage}\""));
+    let mut story = Story::new(77, b"file");
+    for _ in 0..steps {
+        story.step(&layer, &lower);
+    }
+    control(&layer, "versionfs.convert").unwrap();
+    (lower, story)
+}
+
+#[test]
+fn a_healthy_tree_is_clean() {
+    for storage in ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"] {
+        let (lower, story) = history(storage, 20);
+        let clerk = run(&lower, false);
+        assert_eq!((clerk.found, clerk.left), (vec![], 0), "{storage}");
+        // The other set is that of the name from which files were renamed.
+        let others = index(&lower, b"new").versions.len();
+        assert_eq!(clerk.versions as usize, verify(&lower, b"file", &story.expected) + others);
+    }
+}
+
+#[test]
+fn a_lost_index_is_rebuilt() {
+    let (lower, story) = history("sparse", 20);
+    let count = verify(&lower, b"file", &story.expected);
+    let store = store(&lower).unwrap();
+    let entry = store.lookup(&cx(), name(b"file;i")).unwrap().unwrap();
+    for damage in 0..3 {
+        match damage {
+            0 => store.unlink(&cx(), name(b"file;i")).unwrap(),
+            1 => {
+                let entry = store.lookup(&cx(), name(b"file;i")).unwrap().unwrap();
+                let file = entry.vnode.open(&cx(), OpenFlags::RDWR).unwrap();
+                file.write(&cx(), b"?", entry.attr.size / 2).unwrap();
+            }
+            _ => {
+                let file = store.lookup(&cx(), name(b"file;i")).unwrap().unwrap().vnode;
+                file.open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"nothing!", 0).unwrap();
+            }
+        }
+        assert_eq!(run(&lower, false).found, [Problem::Index]);
+        let clerk = run(&lower, true);
+        assert_eq!((clerk.found, clerk.left), (vec![Problem::Index], 0));
+        assert_eq!(run(&lower, false).found, []);
+        assert_eq!(verify(&lower, b"file", &story.expected), count);
+    }
+    drop(entry);
+}
+
+#[test]
+fn leftovers_are_removed_and_orphans_reported() {
+    let (lower, story) = history("sparse", 20);
+    let store = store(&lower).unwrap();
+    for leftover in [&b"file;c3~"[..], b"file;i~", b"gone;s1~"] {
+        drop(store.create(&cx(), name(leftover), 0o600, OpenFlags::RDWR).unwrap());
+    }
+    drop(store.create(&cx(), name(b"a stranger"), 0o600, OpenFlags::RDWR).unwrap());
+    let clerk = run(&lower, true);
+    assert_eq!(clerk.found.iter().filter(|problem| **problem == Problem::Unfinished).count(), 3, "{clerk:?}");
+    assert!(clerk.found.contains(&Problem::Foreign));
+    verify(&lower, b"file", &story.expected);
+    // A version on which older ones depend goes.
+    let index = index(&lower, b"file");
+    let needed = index.versions.values().zip(index.versions.values().skip(1));
+    let needed = needed.filter(|(old, _)| old.letter.depends_on_newer()).map(|(_, newer)| newer.clone()).next_back();
+    let needed = needed.unwrap();
+    let file = versionset::version_name(b"file", needed.letter, needed.number);
+    store.unlink(&cx(), name(&file)).unwrap();
+    let clerk = run(&lower, true);
+    assert!(clerk.found.contains(&Problem::Index), "{clerk:?}");
+}
+
+#[test]
+fn an_interrupted_replacement_is_no_version() {
+    let lower = MemFs::new();
+    let root = lower.root();
+    let (entry, file) = root.create(&cx(), name(b"file"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&cx(), b"content", 0).unwrap();
+    let store = root.mkdir(&cx(), name(STORE), 0o700).unwrap().vnode;
+    store.link(&cx(), name(b"file;f1"), &entry.vnode).unwrap();
+    let clerk = run(&lower, true);
+    assert!(clerk.found.contains(&Problem::Interrupted), "{clerk:?}");
+    assert_eq!(entry.vnode.getattr(&cx()).unwrap().nlink, 1);
+    assert_eq!(head(&*lower, b"file"), Some(b"content".to_vec()));
+    assert_eq!(run(&lower, false).found, []);
+}
+
+#[test]
+fn after_any_kill_a_repair_leaves_a_clean_tree() {
+    let (base, story) = history("compress", 10);
+    for at in 1..400 {
+        let faults = Faults::new();
+        let copy = base.fork(&faults);
+        let layer = mount(&copy, "builtin = false\nstorage = \"sparse\"");
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _ = control(&layer, "versionfs.clean");
+        if !faults.crashed() {
+            assert!(at > 5);
+            return;
+        }
+        drop(layer);
+        let survivor = copy.recover(&Faults::new());
+        let before = index(&survivor, b"file").versions.len();
+        let clerk = run(&survivor, true);
+        assert_eq!(clerk.left, 0, "step {at}: {clerk:?}");
+        assert_eq!(run(&survivor, false).found, [], "step {at}");
+        assert_eq!(verify(&survivor, b"file", &story.expected), before);
+    }
+}

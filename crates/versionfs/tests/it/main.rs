@@ -1,0 +1,18 @@
+//! The integration tests of `versionfs`: one program, so that they are linked once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod access;
+mod audit;
+mod cleaner;
+mod clock;
+mod common;
+mod conformance;
+mod deep;
+mod fsck;
+mod hostile;
+mod model;
+mod other_heads;
+mod passthrough;
+mod past_mount;
+mod review;
+mod scale;

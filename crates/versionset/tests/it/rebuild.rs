@@ -1,0 +1,108 @@
+//! An index that was lost is rebuilt from the version files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::{CX, STEM, Set, create, random_set};
+use proptest::prelude::*;
+use versionset::{Index, Letter, Record, SetFiles, StoreFiles, index_name, list, rebuild, write_full, write_index};
+use vnode::{Errno, Name};
+
+fn listed(set: &Set) -> SetFiles {
+    let (mut sets, others) = list(&CX, &*set.dir()).unwrap();
+    assert!(others.is_empty());
+    sets.remove(STEM).unwrap_or_default()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_lost_index_is_rebuilt(seed in any::<u64>(), count in 1usize..16, cut in 0usize..4000) {
+        let (set, _) = random_set(seed, count);
+        // Torn anywhere, from "nothing is left" to "complete".
+        let bytes = set.index.to_bytes();
+        let (salvaged, _) = Index::parse(&bytes[..cut.min(bytes.len())]);
+        let rebuilt = rebuild(&CX, &set.files(), &listed(&set), &salvaged).unwrap();
+        prop_assert!(rebuilt.orphaned.is_empty() && rebuilt.unreadable.is_empty() && rebuilt.superseded.is_empty());
+        prop_assert_eq!(rebuilt.index.next(), set.index.next());
+        prop_assert_eq!(rebuilt.index.versions.len(), set.index.versions.len());
+        let mut last = None;
+        for (number, right) in &set.index.versions {
+            let found = &rebuilt.index.versions[number];
+            if right.letter != Letter::Full || salvaged.versions.contains_key(number) {
+                prop_assert!(found.mode == 0o640 && found.died >= right.died, "{found:?} {right:?}");
+            }
+            prop_assert_eq!((found.letter, found.size), (right.letter, right.size));
+            prop_assert!(last.is_none_or(|last| found.born >= last || salvaged.versions.contains_key(number)));
+            last = Some(found.died);
+        }
+        let set = Set { index: rebuilt.index, ..set };
+        set.check();
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_reported() {
+    let mut set = Set::new(&[b'a'; 9000]);
+    for (letter, byte) in [(Letter::Sparse, b'b'), (Letter::Compressed, b'c'), (Letter::Sparse, b'd')] {
+        let mut new = set.head.clone();
+        new[0] = byte;
+        set.change(letter, &new);
+    }
+    // Interrupted conversion, unfinished file, damaged file, directory under a file's name.
+    create(&set.dir(), b"foo;s2");
+    create(&set.dir(), b"foo;s3~");
+    create(&set.dir(), b"foo;i~");
+    write_full(&CX, &*create(&set.dir(), b"foo;c4"), b"damaged", 0).unwrap();
+    set.dir().mkdir(&CX, Name::new(b"foo;f5").unwrap(), 0o700).unwrap();
+    let found = rebuild(&CX, &set.files(), &listed(&set), &Index::default()).unwrap();
+    // The third one lacks bytes of the fourth, which is damaged.
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(found.index.next(), 6);
+    assert_eq!(found.superseded, [b"foo;s2"]);
+    assert_eq!(found.unfinished.len(), 2);
+    assert_eq!(found.unreadable, [(b"foo;c4".to_vec(), Errno::IO), (b"foo;f5".to_vec(), Errno::IO)]);
+    assert_eq!(found.orphaned, [3, 4, 5]);
+
+    // Without its newer version, a sparse one is orphaned; the head is missing for another.
+    set.dir().unlink(&CX, Name::new(b"foo;c2").unwrap()).unwrap();
+    set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
+    let files = StoreFiles { head: None, ..set.files() };
+    let found = rebuild(&CX, &files, &listed(&set), &Index::default()).unwrap();
+    assert_eq!(found.orphaned, [1, 3, 4, 5]);
+}
+
+#[test]
+fn what_only_the_index_knows_is_salvaged() {
+    let (set, _) = random_set(7, 5);
+    let mut index = set.index.clone();
+    index.apply(Record::Note(2, b"before the talk"[..].into()));
+    index.apply(Record::Next(50));
+    let found = rebuild(&CX, &set.files(), &listed(&set), &index).unwrap().index;
+    assert_eq!((&found.versions, &found.notes, found.next()), (&index.versions, &index.notes, 50));
+    for _ in 0..2 {
+        write_index(&CX, &set.dir(), STEM, &found).unwrap();
+        let (file, len) = set.files().open_name(&CX, &index_name(STEM)).unwrap();
+        let mut bytes = vec![0; usize::try_from(len).unwrap()];
+        versionset::read_full(&CX, &*file, &mut bytes, 0).unwrap();
+        assert_eq!(Index::parse(&bytes).0, found);
+        assert!(listed(&set).has_index && listed(&set).unfinished.is_empty());
+    }
+}
+
+#[test]
+fn a_version_without_its_file_stays_in_the_index_if_older_ones_need_it() {
+    let mut set = Set::new(&[b'a'; 9000]);
+    for (letter, byte) in [(Letter::Sparse, b'b'), (Letter::Sparse, b'c'), (Letter::Compressed, b'd')] {
+        let mut new = set.head.clone();
+        new[0] = byte;
+        set.change(letter, &new);
+    }
+    set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
+    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(found.orphaned, [1, 2]);
+    // The newest record without a file was written before a kill, and the file never made.
+    set.dir().unlink(&CX, Name::new(b"foo;c3").unwrap()).unwrap();
+    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1]);
+}

@@ -1,0 +1,384 @@
+//! The journal of a format: whenever the server is killed, also in the middle of a write, each
+//! block has its old or its new contents afterwards.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common;
+use crate::common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
+use crate::common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
+use crate::common::untrusted;
+use conformance::fixture::{ROOT, name, names, user};
+use memfs::{Count, Fault, Faults, MemFs, Plan};
+use proptest::prelude::{any, proptest};
+use std::sync::Arc;
+use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
+use wrapfs::Template;
+use wrapfs::hooks::Journal;
+
+const JOURNAL: &str = "test.journal";
+
+fn kept(below: Arc<dyn Layer>, plain: u32, journal: Journal) -> Result<Arc<dyn Layer>, String> {
+    Template::over(below).format(layout(plain), Summed).journal(journal).build()
+}
+
+fn journaled(below: Arc<dyn Layer>, plain: u64) -> Arc<dyn Layer> {
+    kept(below, plain as u32, Journal::new(JOURNAL.as_bytes())).unwrap()
+}
+
+fn has_journal(below: &Arc<MemFs>) -> bool {
+    below.without_faults().root().lookup(&ROOT, name(JOURNAL)).unwrap().is_some()
+}
+
+#[test]
+fn layers_with_a_journal_conform() {
+    conformance::run_all(|| journaled(MemFs::new(), 4096));
+    conformance::run_all(|| kept(journaled(MemFs::new(), 4096), 1000, Journal::new(b"test.upper")).unwrap());
+    conformance::run_all(|| kept(MemFs::new(), 100, Journal::new(b"test.other").durable()).unwrap());
+}
+
+#[test]
+fn the_journal_is_hidden_and_removed_with_the_layer() {
+    let below = MemFs::new();
+    let mounted = journaled(below.clone(), 100);
+    assert!(!has_journal(&below));
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    let root = mounted.root();
+    assert_eq!(names(&root), ["f"]);
+    assert!(root.lookup(&ROOT, name(JOURNAL)).unwrap().is_none());
+    assert_eq!(root.mkdir(&ROOT, name(JOURNAL), 0o755).map(|_| ()), Err(Errno::INVAL));
+    assert_eq!(root.unlink(&ROOT, name(JOURNAL)), Err(Errno::NOENT));
+    let stored = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap();
+    assert_eq!((stored.attr.perm(), stored.attr.uid), (0o600, rustix_uid()));
+    assert_eq!(mounted.vnode(&ROOT, stored.vnode.id()).map(|_| ()), Err(Errno::STALE));
+    drop((mounted, root, stored));
+    // The open file belongs to the layer.
+    assert!(has_journal(&below));
+    drop(file);
+    assert!(!has_journal(&below));
+}
+
+/// The server ends without dropping the layer, since files and reports refer to it.
+#[test]
+fn the_journal_is_removed_by_an_unmount() {
+    let below = MemFs::new();
+    let mounted = Template::over(journaled(below.clone(), 100)).build().unwrap();
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    mounted.unmounted();
+    assert!(!has_journal(&below));
+    // A write that is late creates it again.
+    file.write(&ROOT, &[2; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    drop((mounted, file));
+    assert!(!has_journal(&below));
+}
+
+fn rustix_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_old_or_new_blocks() {
+    let (mut runs, mut repaired) = (0, 0);
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        for change in changes(plain) {
+            let mut new = old.clone();
+            change.apply_to(&mut new, None);
+            crash_everywhere(&|below| journaled(below, plain), &change, &start, |below, what| {
+                repaired += u32::from(has_journal(&below));
+                let mounted = journaled(below.clone(), plain);
+                assert!(!has_journal(&below), "{what}");
+                let size = check(&mounted, plain, (&old, &new), what);
+                // The file remains usable.
+                let (_, file) = open(&mounted);
+                file.write(&ROOT, &[9; 350], size + 150).unwrap();
+                assert_eq!(file.read(&ROOT, &mut [0; 500], size + 150), Ok(350));
+                runs += 1;
+            });
+        }
+    }
+    assert!(runs > 1000 && repaired > 500, "{runs} {repaired}");
+}
+
+/// Without the journal, the test above would fail.
+#[test]
+fn without_a_journal_blocks_are_torn() {
+    let plain = 5000;
+    let (start, _) = prepared(plain);
+    let faults = Faults::new();
+    let below = start.fork(&faults);
+    let (_, file) = open(&layer(below.clone(), plain as u32));
+    faults.arm(Plan { count: Count::Changes, at: 1, fault: Fault::CrashInWrite { pages: 2 } });
+    assert_eq!(file.write(&ROOT, &vec![7; 10_000], 0), Err(Errno::IO));
+    let (_, file) = open(&layer(below.recover(&Faults::new()), plain as u32));
+    assert_eq!(file.read(&ROOT, &mut vec![0; 5000], 5000), Err(Errno::IO));
+}
+
+#[test]
+fn recovery_can_be_interrupted() {
+    let plain = 5000;
+    let (start, old) = prepared(plain);
+    let mut runs = 0;
+    let changes = [Change::Write(2500, vec![7; 15_000]), Change::Truncate(31_007), Change::Append(vec![8; 9000])];
+    for change in changes {
+        let mut new = old.clone();
+        change.apply_to(&mut new, None);
+        crash_everywhere(&|below| journaled(below, plain), &change, &start, |crashed, what| {
+            if !has_journal(&crashed) {
+                return;
+            }
+            for fault in [Fault::Crash, Fault::CrashInWrite { pages: 1 }, Fault::Error(Errno::IO)] {
+                for at in 1.. {
+                    let faults = Faults::new();
+                    let below = crashed.fork(&faults);
+                    faults.arm(Plan { count: Count::Changes, at, fault });
+                    let interrupted = kept(below.clone(), plain as u32, Journal::new(JOURNAL.as_bytes()));
+                    let fired = faults.fired();
+                    if fired {
+                        assert!(interrupted.unwrap_err().starts_with("journal test.journal: "), "{what}");
+                        assert!(has_journal(&below.recover(&Faults::new())), "{what}, {fault:?} at {at}");
+                    }
+                    let mounted = journaled(below.recover(&Faults::new()), plain);
+                    check(&mounted, plain, (&old, &new), &format!("{what}, then {fault:?} at {at}"));
+                    runs += 1;
+                    if !fired {
+                        break;
+                    }
+                }
+            }
+        });
+    }
+    assert!(runs > 200, "{runs}");
+}
+
+#[test]
+fn a_power_failure_leaves_old_or_new_blocks_of_a_durable_journal() {
+    let durable = |below| kept(below, 100, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
+    lose_power_everywhere(&|below| durable(below), 100);
+}
+
+/// Also errors of the journal, and of clearing it.
+#[test]
+fn a_failure_at_any_step_changes_all_or_nothing() {
+    let (start, old) = prepared(100);
+    fail_everywhere(&|below| journaled(below, 100), 100, (&start, &old));
+}
+
+#[test]
+fn a_full_disk_fails_writes_cleanly() {
+    fill_the_disk(&|below| journaled(below, 4096));
+}
+
+/// Until a record can be cleared, its file must not change.
+#[test]
+fn a_record_that_cannot_be_cleared_protects_its_file() {
+    let faults = Faults::new();
+    let below = common::memory(&faults);
+    let mounted = journaled(below.clone(), 100);
+    let (vnode, file) = open(&mounted);
+    let (_, other) = mounted.root().create(&ROOT, name("other"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    // The record and the blocks are written; then the disk fails.
+    faults.arm(Plan { count: Count::Changes, at: 3, fault: Fault::Errors(Errno::IO) });
+    assert_eq!(file.write(&ROOT, &[2; 500], 0), Ok(500));
+    faults.arm(Plan { count: Count::Changes, at: 1, fault: Fault::Errors(Errno::IO) });
+    assert_eq!(file.write(&ROOT, &[3; 500], 0), Err(Errno::IO));
+    assert_eq!(faults.changes(), 2, "only attempts to clear the record");
+    let cut = SetAttr { size: Some(100), ..SetAttr::default() };
+    assert_eq!(vnode.setattr(&ROOT, &cut, None), Err(Errno::IO));
+    assert_eq!(read_all(&*vnode, &*file), Ok(vec![2; 500]));
+    // After a crash, the record is applied to the same contents.
+    let again = journaled(below.recover(&Faults::new()), 100);
+    assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![2; 500]));
+    // The disk works again.
+    faults.reset();
+    assert_eq!(other.write(&ROOT, &[4; 500], 0), Ok(500));
+    assert_eq!(file.write(&ROOT, &[3; 500], 0), Ok(500));
+    vnode.setattr(&ROOT, &cut, None).unwrap();
+    let again = journaled(below.recover(&Faults::new()), 100);
+    assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![3; 100]));
+    drop((mounted, vnode, file, other));
+    assert!(!has_journal(&below));
+}
+
+/// Returns a tree whose server was killed in the middle of overwriting `f`, and its contents.
+fn interrupted() -> (Arc<MemFs>, Vec<u8>, Vec<u8>) {
+    let (start, old) = prepared(5000);
+    let faults = Faults::new();
+    let below = start.fork(&faults);
+    let (_, file) = open(&journaled(below.clone(), 5000));
+    file.write(&ROOT, &[5], 0).unwrap();
+    faults.arm(Plan { count: Count::Changes, at: 2, fault: Fault::CrashInWrite { pages: 2 } });
+    file.write(&ROOT, &vec![7; 20_000], 0).unwrap_err();
+    let mut new = old.clone();
+    new[..20_000].fill(7);
+    let below = below.recover(&Faults::new());
+    assert!(has_journal(&below));
+    (below, old, new)
+}
+
+#[test]
+fn an_overwrite_is_completed() {
+    let (below, _, new) = interrupted();
+    let mounted = journaled(below, 5000);
+    let (vnode, file) = open(&mounted);
+    assert!(read_all(&*vnode, &*file).unwrap() == new);
+}
+
+/// A file that was changed since is left alone: another program may have written it.
+#[test]
+fn records_about_other_contents_are_ignored() {
+    type Elsewhere = fn(&Arc<dyn Vnode>);
+    let changed: [(&str, Elsewhere); 4] = [
+        ("removed", |root| root.unlink(&ROOT, name("f")).unwrap()),
+        ("size", |root| {
+            let set = SetAttr { size: Some(40_000), ..SetAttr::default() };
+            root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode.setattr(&ROOT, &set, None).unwrap();
+        }),
+        ("header", |root| {
+            let found = root.lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+            found.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, &[7; 18], 0).unwrap();
+        }),
+        ("journal", |root| {
+            let found = root.lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode;
+            found.open(&ROOT, OpenFlags::RDWR).unwrap().write(&ROOT, b"?", 4096 + 9000).unwrap();
+        }),
+    ];
+    for (what, change) in changed {
+        let (below, ..) = interrupted();
+        let root: Arc<dyn Vnode> = below.root();
+        change(&root);
+        let before = below.dump().0.get(&b"f"[..]).map(|node| node.data.clone());
+        let mounted = journaled(below.clone(), 5000);
+        assert_eq!(below.dump().0.get(&b"f"[..]).map(|node| node.data.clone()), before, "{what}");
+        assert!(!has_journal(&below), "{what}");
+        drop(mounted);
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_applied_fails_the_mount() {
+    let mount = |below: &Arc<MemFs>, plain| kept(below.clone(), plain, Journal::new(JOURNAL.as_bytes())).unwrap_err();
+    let chmod = |below: &Arc<MemFs>, set: SetAttr| {
+        let journal = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode;
+        journal.setattr(&ROOT, &set, None).unwrap();
+    };
+    // Others could have written it.
+    let (below, ..) = interrupted();
+    chmod(&below, SetAttr { mode: Some(0o620), ..SetAttr::default() });
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    chmod(&below, SetAttr { mode: Some(0o600), uid: Some(77), ..SetAttr::default() });
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    chmod(&below, SetAttr { uid: Some(rustix_uid()), ..SetAttr::default() });
+    below.root().link(&ROOT, name("link"), &below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode).unwrap();
+    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    below.root().unlink(&ROOT, name("link")).unwrap();
+    // Another layout.
+    assert!(mount(&below, 100).contains("it is damaged, or of another version"));
+    // A read-only layer does not touch it.
+    let read_only =
+        Template::over(below.clone()).format(layout(5000), Summed).journal(Journal::new(JOURNAL.as_bytes()));
+    let read_only = read_only.read_only().build().unwrap();
+    assert_eq!(names(&read_only.root()), ["f"]);
+    assert!(has_journal(&below));
+    assert_eq!(
+        mount(
+            &{
+                below.set_read_only(false);
+                below.faults().arm(Plan { count: Count::All, at: 6, fault: Fault::Error(Errno::IO) });
+                below.clone()
+            },
+            5000
+        )
+        .split(": ")
+        .next(),
+        Some("journal test.journal")
+    );
+    below.faults().reset();
+    let (vnode, file) = open(&journaled(below, 5000));
+    assert_eq!(read_all(&*vnode, &*file).unwrap()[..20_000], vec![7; 20_000]);
+    // Settings that make no sense.
+    let over = || Template::over(MemFs::new());
+    assert_eq!(over().journal(Journal::new(b"j")).build().unwrap_err(), "a journal needs a file format");
+    let slash = over().format(layout(10), Summed).journal(Journal::new(b"a/b")).build().unwrap_err();
+    assert_eq!(slash, "journal a/b: this is not a file name");
+}
+
+/// The owner of a file may have removed its write permission while it was being written.
+#[test]
+fn a_file_without_write_permission_is_restored() {
+    let (below, _, new) = interrupted();
+    let found = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    found.setattr(&ROOT, &SetAttr { mode: Some(0o400), ..SetAttr::default() }, None).unwrap();
+    let mounted = journaled(below, 5000);
+    let (vnode, file) = (mounted.root().lookup(&ROOT, name("f")).unwrap().unwrap(), open(&mounted).1);
+    assert!(read_all(&*vnode.vnode, &*file).unwrap() == new);
+    assert_eq!(vnode.attr.perm(), 0o400);
+}
+
+#[test]
+fn a_second_server_is_noticed() {
+    let below = MemFs::new();
+    let (first, second) = (journaled(below.clone(), 100), journaled(below.clone(), 100));
+    let (_, file) = open(&first);
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    let (entry, other) = second.root().create(&ROOT, name("g"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(other.write(&ROOT, &[1; 500], 0), Err(Errno::BUSY));
+    assert_eq!(entry.vnode.getattr(&ROOT).unwrap().size, 0);
+    drop((second, entry, other));
+    assert!(has_journal(&below));
+}
+
+#[test]
+fn writers_of_several_files_share_the_journal() {
+    let below = MemFs::new();
+    let mounted = journaled(below.clone(), 1000);
+    std::thread::scope(|scope| {
+        for index in 0..4_u8 {
+            let root = mounted.root();
+            scope.spawn(move || {
+                let cx = user(0, 0, 0);
+                let (_, file) = root.create(&cx, name(&format!("{index}")), 0o644, OpenFlags::RDWR).unwrap();
+                for round in 0..100_u64 {
+                    let at = round * 777 % 20_000;
+                    file.write(&cx, &[index; 3000], at).unwrap();
+                    let mut out = [0; 3000];
+                    assert_eq!(file.read(&cx, &mut out, at), Ok(3000));
+                    assert!(out == [index; 3000]);
+                }
+            });
+        }
+    });
+    let journal = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().attr.size;
+    // At most one slot per thread.
+    assert!(journal <= 4096 + 4 * (300 << 10), "{journal}");
+    drop(mounted);
+    assert!(!has_journal(&below));
+}
+
+proptest! {
+    #[test]
+    fn any_journal_can_be_read(records: Vec<u8>, corrected: bool) {
+        untrusted::recover(&records, corrected);
+    }
+
+    /// Records about the file, with sizes near its own.
+    #[test]
+    fn any_record_can_be_applied(
+        mut fields in proptest::array::uniform4(0..1500_u64),
+        near in 0..3_usize,
+        data in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        if let Some(field) = fields.get_mut(near) {
+            *field = 644;
+        }
+        let mut record = vec![0; 64];
+        record.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+        record.resize(128, 0);
+        record.extend(data);
+        untrusted::recover(&record, true);
+    }
+}

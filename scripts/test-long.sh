@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Runs everything at full length, as a release must: all seeds and rounds of every test, the fuzz
+# targets for ten minutes each, then what else `make test` runs. Takes many hours, and can be
+# interrupted: it goes on with the next part that has not passed for this commit.
+#
+#   scripts/test-long.sh                  go on, or begin
+#   scripts/test-long.sh --status         what has passed, failed and is left
+#   scripts/test-long.sh --anew           forget what has passed
+#   scripts/test-long.sh 'package(fuse)'  only the tests of this filter of cargo-nextest
+#
+# A part is the tests of one module, or one fuzz target. FUZZ_SECONDS=600 changes the second.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+commit=$(git rev-parse HEAD)
+# Uncommitted changes count as another commit.
+changes=$(git diff HEAD | sha256sum)
+[[ -z $(git status --porcelain) ]] || commit+=-${changes:0:8}
+state=$target/test-long/$commit
+filter=
+case ${1:-} in
+--status | --anew) ;;
+-*) die "test-long.sh: $1: unknown option; see the top of scripts/test-long.sh" ;;
+*) filter=${1:-} ;;
+esac
+
+# Prints a summary of the parts, and fails unless all have passed.
+summary() {
+	local part passed=0 failed=() left=()
+	while read -r part; do
+		case $(cat "$state/results/${part//\//%}" 2>/dev/null) in
+		passed) passed=$((passed + 1)) ;;
+		failed) failed+=("$part") ;;
+		*) left+=("$part") ;;
+		esac
+	done <"$state/parts"
+	step "Long tests of ${commit:0:12}: $passed parts passed, ${#failed[@]} failed, ${#left[@]} are left"
+	((${#failed[@]} == 0)) || printf '    failed: %s\n' "${failed[@]}"
+	[[ ! -s $state/skipped ]] || sort -u "$state/skipped" | sed 's/^/    skipped: /'
+	((${#failed[@]} + ${#left[@]} == 0))
+}
+
+if [[ ${1:-} == --status ]]; then
+	[[ -e $state/parts ]] || die "test-long.sh: nothing was run for ${commit:0:12}: run make test-long"
+	summary
+	exit
+fi
+need_root test-long
+if [[ $(ps -o sid= -p $$ | tr -d ' ') == 0 ]]; then
+	exec setsid -w "$0" "$@"
+fi
+mkdir -p "$target/test-long"
+exec 8>"$target/test-long/lock"
+flock -n 8 || die "test-long.sh: another run is under way in $target/test-long"
+[[ ${1:-} != --anew ]] || rm -rf "$state"
+mkdir -p "$state/results" "$state/logs"
+
+scripts/deps.sh build test
+tools=$(scripts/tools.sh cargo-nextest mdbook fsx pjdfstest)
+export STRATA_TOOLS=${tools%/bin} PATH="$tools:$builder_home/.cargo/bin:$PATH"
+export CARGO_HOME="${CARGO_HOME:-$builder_home/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$builder_home/.rustup}"
+export STRATA_TEST_LONG=1 STRATA_SKIPPED=$state/skipped PROPTEST_CASES=${PROPTEST_CASES:-5000}
+step "Compiling the tests"
+as_builder cargo test --quiet --locked --workspace --no-run
+use_uring
+trap release_uring EXIT
+
+# Prints the modules of the tests as PROGRAM MODULE; unit tests of a crate are one module.
+modules() {
+	cargo nextest list --locked --workspace --message-format oneline ${filter:+-E "$filter"} 2>/dev/null |
+		awk '{ module = $2; if ($1 !~ /::it$/ || !sub(/::.*/, "", module)) module = "*"; print $1, module }' | sort -u
+}
+{
+	modules
+	if [[ -z $filter ]]; then
+		scripts/fuzz.sh --list | sed 's/^/fuzz /'
+		printf '%s\n' 'script documentation' 'script book' 'script library' 'script kernel-6.1' 'script boot'
+	fi
+} >"$state/parts"
+
+run_part() { # KIND NAME
+	case $1 in
+	fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} scripts/fuzz.sh "$2" ;;
+	script)
+		case $2 in
+		documentation) as_builder cargo test --quiet --locked --workspace --doc ;;
+		book) scripts/book.sh ;;
+		library) make -s -C lib/versionfs test BUILD="$target/versionfs" ;;
+		kernel-6.1) scripts/test-old-kernel.sh "$target/debug/strata" "$tools/fsx" ;;
+		boot) scripts/test-boot.sh "$target/debug/strata" ;;
+		esac
+		;;
+	*)
+		local module="binary_id(=$1)"
+		[[ $2 == '*' ]] || module+=" & test(/^$2(::|\$)/)"
+		[[ -z $filter ]] || module+=" & ($filter)"
+		cargo nextest run --locked --workspace --profile long -E "$module"
+		;;
+	esac
+}
+
+count=$(wc -l <"$state/parts")
+number=0
+while read -r -u 7 kind name; do
+	number=$((number + 1))
+	part="$kind $name"
+	result=$state/results/${part//\//%}
+	[[ $(cat "$result" 2>/dev/null) != passed ]] || continue
+	log=$state/logs/${part//[\/ ]/%}.log
+	step "$number of $count: $part"
+	start=$SECONDS
+	# Without the locks, which what a test left behind would hold.
+	if run_part "$kind" "$name" >"$log" 2>&1 8>&- 7>&- {uring_lock}>&- </dev/null; then
+		echo passed >"$result"
+		note "passed in $((SECONDS - start)) s"
+	else
+		echo failed >"$result"
+		tail -n 30 "$log"
+		warn "failed: the whole output is in $log"
+		report_stuck_processes
+	fi
+done 7<"$state/parts"
+summary
