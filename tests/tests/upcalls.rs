@@ -84,6 +84,7 @@ impl Fixture {
         config.mount.allow_other = true;
         config.passthrough = passthrough;
         config.cache = CACHE;
+        config.commands = vec![make_many(&layer, &below)];
         config.mount.transport = match transport {
             Transport::Ring => fuse::Transport::Ring,
             Transport::Device => fuse::Transport::Device,
@@ -123,6 +124,24 @@ impl Fixture {
         what();
         count() - before
     }
+}
+
+/// Files that the command `server.make` makes.
+const MADE: usize = 300;
+
+/// Returns a command that makes files below the mount, and reports each of them.
+fn make_many(layer: &Arc<NotifyingLayer>, below: &Path) -> server::Command {
+    let (layer, below) = (Arc::clone(layer), below.to_owned());
+    let declared = vnode::Command { name: "server.make", help: "", access: vnode::CommandAccess::Anyone };
+    let run = move |_: &server::Invocation<'_>| {
+        for made in 0..MADE {
+            let file = format!("made{made}");
+            fs::write(below.join(&file), "").unwrap();
+            layer.upcalls.get().unwrap().entry_changed(layer.root().id(), name(&file));
+        }
+        Ok(Vec::new())
+    };
+    server::Command { declared, run: Arc::new(run) }
 }
 
 impl Drop for Fixture {
@@ -204,6 +223,41 @@ fn notified_changes_are_visible_at_once(transport: Transport) {
     assert_eq!(fs::read(fixture.path("d/later")).unwrap(), b"end");
     assert_eq!(fs::metadata(fixture.path("d")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(list(&fixture.dir), ["d", "g"]);
+}
+
+/// The caller of a command sees all that it changed.
+fn commands_reply_after_their_notifications(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    let made = || (0..MADE).filter(|made| fixture.path(&format!("made{made}")).exists()).count();
+    assert_eq!((made(), made()), (0, 0));
+    let dir = File::open(&fixture.dir).unwrap();
+    fuse::control::call(&dir, "server.make", b"").unwrap();
+    assert_eq!(made(), MADE);
+}
+
+/// A command that changes something while another program waits in the same directory for a lookup.
+fn commands_and_lookups_do_not_deadlock(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let lookups = scope.spawn(|| {
+            for round in 0_u64.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                drop(fs::write(fixture.path(&format!("own{}", round % 10)), ""));
+                assert!(!fixture.path(&format!("never{round}")).exists());
+            }
+        });
+        let dir = File::open(&fixture.dir).unwrap();
+        for _ in 0..10 {
+            let begun = Instant::now();
+            fuse::control::call(&dir, "server.make", b"").unwrap();
+            assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        }
+        done.store(true, Ordering::Relaxed);
+        lookups.join().unwrap();
+    });
 }
 
 fn passthrough_stops_and_drains(transport: Transport) {
@@ -447,6 +501,8 @@ fn layers_see_their_callers(transport: Transport) {
 
 on_both_transports!(
     notified_changes_are_visible_at_once,
+    commands_reply_after_their_notifications,
+    commands_and_lookups_do_not_deadlock,
     passthrough_stops_and_drains,
     notifications_and_requests_do_not_deadlock,
     each_reply_has_its_own_lifetime,
