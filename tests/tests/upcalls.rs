@@ -5,6 +5,7 @@
 
 use fuse::Opcode;
 use hostfs::{HostFs, HostOptions};
+use rustix::mm::{MapFlags, ProtFlags};
 use server::Config;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use strata_tests::mapping::Mapping;
 use strata_tests::{Sandbox, Transport, long, on_both_transports};
 use vnode::{Cx, Layer, Name, Properties, Result, Upcalls, Vnode, forward};
 use wrapfs::Template;
@@ -260,6 +262,22 @@ fn commands_and_lookups_do_not_deadlock(transport: Transport) {
     });
 }
 
+/// Pages of a mapping reach the layers, also after an unmount that left the file open.
+fn dirty_pages_are_written_back(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    fs::write(fixture.path("f"), vec![b'.'; 20_000]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(fixture.path("f")).unwrap();
+    let mut mapping = Mapping::new(&file, 20_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+    drop(file);
+    let text = |from: usize, len: usize| fs::read(fixture.below("f")).unwrap()[from..from + len].to_vec();
+    for (at, bytes) in [(0, b"first"), (10_000, b"later")] {
+        mapping.write(at, bytes);
+        fixture.mounted.write_back().unwrap();
+        assert_eq!(text(at, 5), bytes);
+    }
+    assert_eq!(mapping.read(0, 5), b"first");
+}
+
 fn passthrough_stops_and_drains(transport: Transport) {
     let fixture = Fixture::plain(transport, true);
     fs::write(fixture.path("f"), b"0123456789").unwrap();
@@ -503,6 +521,7 @@ on_both_transports!(
     notified_changes_are_visible_at_once,
     commands_reply_after_their_notifications,
     commands_and_lookups_do_not_deadlock,
+    dirty_pages_are_written_back,
     passthrough_stops_and_drains,
     notifications_and_requests_do_not_deadlock,
     each_reply_has_its_own_lifetime,
