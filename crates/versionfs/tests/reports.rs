@@ -222,7 +222,7 @@ fn over_many_versions(linked: bool) -> Fixture {
         write(&before, b"g", &step.to_string());
     }
     drop(before);
-    Fixture::over(&lower, "builtin = false\nnumber = \"1..2\"")
+    Fixture::over(&lower, &["builtin = false", "number = \"1..2\""].join("\n"))
 }
 
 #[test]
