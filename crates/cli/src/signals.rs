@@ -102,10 +102,11 @@ fn end(mounted: Arc<Mounted>) -> ! {
     tracing::warn!("second signal: exiting now; operations on open files will fail");
     let (done, synced) = std::sync::mpsc::channel();
     let sync = move || {
-        // Writes back the dirty pages of this mount, too: the requests are still served.
-        rustix::fs::sync();
-        if let Err(errno) = mounted.sync() {
-            tracing::error!("some changes could not be written: {errno}");
+        // The requests are still served. sync(2) would wait for all file systems of the machine.
+        for written in [mounted.write_back(), mounted.sync()] {
+            if let Err(errno) = written {
+                tracing::error!("some changes could not be written: {errno}");
+            }
         }
         // Fails if the receiver has timed out.
         let _ = done.send(());

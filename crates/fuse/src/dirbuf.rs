@@ -1,7 +1,7 @@
 //! Encoding of directory listings.
 
 use crate::abi::{Dirent, Direntplus, EntryOut};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Encodes directory entries into the buffer of READDIR or READDIRPLUS.
 ///
@@ -52,6 +52,23 @@ impl<'a> DirBuf<'a> {
         (size_of::<Direntplus>() + name_len).next_multiple_of(8) <= self.out.len() - self.len
     }
 
+    /// Sets the lifetimes of entries of READDIRPLUS to 0 where `is_stale` returns true for the node
+    /// id and name.
+    pub fn expire(&mut self, mut is_stale: impl FnMut(u64, &[u8]) -> bool) {
+        let mut rest = self.out.get_mut(..self.len).unwrap_or_default();
+        while let Ok((mut entry, tail)) = Direntplus::read_from_prefix(rest) {
+            let name = tail.get(..entry.dirent.namelen as usize).unwrap_or_default();
+            let total = (size_of::<Direntplus>() + name.len()).next_multiple_of(8);
+            if is_stale(entry.entry_out.nodeid, name) {
+                let out = &mut entry.entry_out;
+                (out.entry_valid, out.entry_valid_nsec, out.attr_valid, out.attr_valid_nsec) = (0, 0, 0, 0);
+                // It fits where it was read.
+                let _fits = entry.write_to_prefix(rest);
+            }
+            rest = rest.get_mut(total..).unwrap_or_default();
+        }
+    }
+
     fn write(&mut self, head: &[u8], name: &[u8]) -> bool {
         let total = (head.len() + name.len()).next_multiple_of(8);
         let Some(place) = self.out.get_mut(self.len..).and_then(|rest| rest.get_mut(..total)) else { return false };
@@ -73,7 +90,36 @@ fn dirent(ino: u64, off: u64, kind: u32, name: &[u8]) -> Dirent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::FromBytes;
+
+    #[test]
+    fn stale_entries_lose_their_lifetimes() {
+        let mut buffer = [0; 1024];
+        let mut dir = DirBuf::new(&mut buffer);
+        let entry = |nodeid| EntryOut {
+            nodeid,
+            entry_valid: 1,
+            attr_valid: 2,
+            entry_valid_nsec: 3,
+            attr_valid_nsec: 4,
+            ..EntryOut::default()
+        };
+        for (node, name) in [(7, &b"abc"[..]), (8, b"12345678"), (9, b"x")] {
+            assert!(dir.push_plus(&entry(node), node, node, 8, name));
+        }
+        let mut seen = Vec::new();
+        dir.expire(|node, name| {
+            seen.push((node, name.to_vec()));
+            name == b"12345678"
+        });
+        assert_eq!(seen, [(7, b"abc".to_vec()), (8, b"12345678".to_vec()), (9, b"x".to_vec())]);
+        let second = (size_of::<Direntplus>() + 3).next_multiple_of(8);
+        let third = second + size_of::<Direntplus>() + 8;
+        for (at, node, is_stale) in [(0, 7, false), (second, 8, true), (third, 9, false)] {
+            let (found, _) = Direntplus::read_from_prefix(&buffer[at..]).unwrap();
+            let expected = if is_stale { EntryOut { nodeid: node, ..EntryOut::default() } } else { entry(node) };
+            assert_eq!(found.entry_out.as_bytes(), expected.as_bytes());
+        }
+    }
 
     #[test]
     fn entries_are_padded_and_stop_at_the_end() {

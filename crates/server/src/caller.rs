@@ -1,5 +1,6 @@
 //! Caller of a request, as the layers see it.
 
+use crate::reports::Moment;
 use fuse::Request;
 use nix::unistd::Pid;
 use std::fs;
@@ -11,11 +12,14 @@ use vnode::{Call, Cx, Processes};
 pub(crate) struct RequestContext<'a> {
     rq: &'a Request<'a>,
     pub(crate) call: Call,
+    /// When it began, to find out whether a change overtakes its reply.
+    pub(crate) since: Moment,
 }
 
 impl<'a> RequestContext<'a> {
-    pub(crate) const fn of(rq: &'a Request<'a>) -> Self {
-        Self { rq, call: Call::new(&Proc) }
+    /// Starts a request at this moment.
+    pub(crate) const fn new(rq: &'a Request<'a>, since: Moment) -> Self {
+        Self { rq, call: Call::new(&Proc), since }
     }
 
     /// Returns the context for vnode operations.

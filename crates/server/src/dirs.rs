@@ -6,7 +6,7 @@ use crate::nodes::ROOT;
 use crate::ops::Server;
 use fuse::abi::EntryOut;
 use fuse::{DirBuf, Reply, Request};
-use vnode::{Call, Cx, DirEntry, Kind, Vnode};
+use vnode::{Cx, DirEntry, Kind, Vnode};
 
 /// Returns the offsets after `.` and after `..`, where the layer's own entries begin. They are
 /// larger than all cookies of file systems, except for ext4's end-of-directory mark, or larger than
@@ -29,7 +29,7 @@ impl Server {
     /// READDIR: lists names.
     pub(crate) fn list(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let dot = Kind::Directory.d_type();
@@ -48,7 +48,7 @@ impl Server {
     /// READDIRPLUS: lists names with attributes; each entry counts as a lookup.
     pub(crate) fn list_plus(&self, rq: &Request<'_>, node: u64, offset: u64, out: &mut [u8]) -> Reply<usize> {
         let vnode = self.nodes.get(node)?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         let mut buf = DirBuf::new(out);
         let blank = EntryOut::default();
@@ -61,7 +61,9 @@ impl Server {
             self.listing_cache.begin(&cx, node, &*vnode)?;
         }
         let before = buf.len();
-        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus((&call.call, &cx), (node, &*vnode), e, &mut buf));
+        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus((&call, &cx), (node, &*vnode), e, &mut buf));
+        // Of the first entries, something may have changed while the last ones were looked up.
+        buf.expire(|child, name| self.is_overtaken(&call, (node, name), child));
         partial_listing(read, before, buf.len())
     }
 
@@ -70,7 +72,7 @@ impl Server {
     /// that result.
     fn push_plus(
         &self,
-        (call, cx): (&Call, &Cx<'_>),
+        (call, cx): (&RequestContext<'_>, &Cx<'_>),
         (node, dir): (u64, &dyn Vnode),
         e: &DirEntry<'_>,
         buf: &mut DirBuf<'_>,
@@ -79,13 +81,13 @@ impl Server {
         if !buf.fits_plus(bytes.len()) {
             return false;
         }
-        call.reset_lifetimes();
+        call.call.reset_lifetimes();
         let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
         if let Some(entry) = entry.as_ref().filter(|entry| entry.attr.kind() == Kind::Directory) {
             let vnode = &entry.vnode;
             self.listing_cache.check_nowait(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier);
         }
-        let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(call, node, entry));
+        let out = entry.as_ref().map_or_else(EntryOut::default, |entry| self.entry_out(call, (node, bytes), entry));
         let (ino, kind) = entry.as_ref().map_or((e.ino, e.kind), |entry| (entry.attr.ino, entry.attr.kind()));
         buf.push_plus(&out, ino, e.cookie, kind.d_type(), bytes)
     }

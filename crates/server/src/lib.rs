@@ -9,6 +9,7 @@
 //!   ([`open_cache`]);
 //! * invalidation of the kernel's page cache ([`page_cache`]) and directory listings
 //!   ([`listing_cache`]), sent by one thread ([`notifier`]);
+//! * replies older than a change of which the kernel was notified ([`reports`]);
 //! * how long the kernel may cache names and attributes ([`Config::cache`]), and shorter times for
 //!   files that change through a shared mapping ([`shared_mappings`]);
 //! * permissions and execution of control commands ([`control`]);
@@ -36,6 +37,7 @@ mod page_cache;
 mod recent_listings;
 mod refusal_detector;
 mod refusal_server;
+mod reports;
 mod shared_mappings;
 mod successors;
 mod suid;

@@ -1,18 +1,26 @@
 //! Mounting and unmounting a stack.
 
 use crate::Config;
+use crate::nodes::Nodes;
 use crate::ops::Server;
 use crate::refusal_server::RefusalServer;
+use core::fmt;
 use fuse::{Filesystem, MountError, MountOptions, Session};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use vnode::{Cx, Layer, Result};
+use vnode::{Cx, Errno, Kind, Layer, Result};
 
 /// A mounted stack.
-#[derive(Debug)]
 pub struct Mounted {
     session: Arc<Session>,
     layer: Arc<dyn Layer>,
+    nodes: Arc<Nodes>,
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted").field("session", &self.session).field("layer", &self.layer).finish_non_exhaustive()
+    }
 }
 
 /// Mounts `layer`. The mount is usable when this returns.
@@ -20,9 +28,9 @@ pub struct Mounted {
 /// # Errors
 /// The step that failed and the reason.
 pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mounted, MountError> {
-    let (options, fs) = prepare(&layer, config);
+    let (options, fs, nodes) = prepare(&layer, config);
     let session = Session::mount(&options, fs)?;
-    Ok(Mounted { session, layer })
+    Ok(Mounted { session, layer, nodes })
 }
 
 /// Serves `layer` on the device of a [`fuse::Connection`], which another process mounts. Returns
@@ -35,20 +43,21 @@ pub fn serve_device(
     config: &Config,
     device: OwnedFd,
 ) -> core::result::Result<Mounted, MountError> {
-    let (options, fs) = prepare(&layer, config);
+    let (options, fs, nodes) = prepare(&layer, config);
     let session = Session::serve_device(&options, device, fs)?;
-    Ok(Mounted { session, layer })
+    Ok(Mounted { session, layer, nodes })
 }
 
-/// Returns the options of a mount of `layer`, and its request handler.
-fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Filesystem>) {
+/// Returns the options of a mount of `layer`, its request handler and its nodes.
+fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Filesystem>, Arc<Nodes>) {
     let mut options = config.mount.clone();
     options.may_hang |= layer.properties().may_hang;
     options.flags.read_only |= layer.properties().read_only;
     let audits = layer.properties().audits_refusals;
     let server = Server::new(layer.clone(), config);
+    let nodes = Arc::clone(&server.nodes);
     let fs: Arc<dyn Filesystem> = if audits { Arc::new(RefusalServer::new(server)) } else { Arc::new(server) };
-    (options, fs)
+    (options, fs, nodes)
 }
 
 impl Mounted {
@@ -65,6 +74,26 @@ impl Mounted {
     /// Those of umount2(2) or fusermount3.
     pub fn stop(&self) -> core::result::Result<(), MountError> {
         self.session.stop()
+    }
+
+    /// Makes the kernel write the dirty pages of all files of the mount, which reach the layers as
+    /// requests. Unlike sync(2), waits for no other file system. To be called from a thread that
+    /// may wait long.
+    ///
+    /// # Errors
+    /// `ENOTCONN` or `ENODEV` if the connection is closed.
+    pub fn write_back(&self) -> Result<()> {
+        let kernel = self.session.notifier();
+        for node in self.nodes.all() {
+            if self.nodes.get(node).is_ok_and(|vnode| vnode.kind() == Kind::Regular) {
+                // The kernel writes pages before it drops them.
+                match kernel.inval_inode(node, 0, 0) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes all data that the layers have buffered to stable storage.

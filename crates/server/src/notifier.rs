@@ -9,13 +9,15 @@
 //!   invalidates everything the kernel caches.
 //! * A notification that is still queued is not queued again.
 //! * A name is expired twice, the second time after [`REPEAT`]. The reply to a LOOKUP that
-//!   revalidates the name may be under way during the first time. The kernel then trusts the name
-//!   for another lifetime, although the reply is older than the change. (Where other notifications
-//!   and replies cross, the kernel notices it, or waits.)
+//!   revalidates the name may be on its way to the kernel during the first time, too late for
+//!   [`crate::reports`]. The kernel then trusts the name for another lifetime, although the reply
+//!   is older than the change. (Where other notifications and replies cross, the kernel notices
+//!   it, or waits.)
 
 use crate::files::Files;
 use crate::nodes::{Nodes, ROOT};
 use crate::recent_listings::RecentListings;
+use crate::reports::Reports;
 use fuse::{Notifier, Session};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -67,8 +69,11 @@ struct Queue {
     sending: Option<Notification>,
     /// Notifications to be sent later, and when. The first one is due first.
     later: VecDeque<(Instant, Notification)>,
-    /// Channels of the threads that wait for an empty queue.
-    settling: Vec<SyncSender<()>>,
+    /// Number of notifications ever queued, and how many of them were taken out.
+    pushed: u64,
+    taken: u64,
+    /// Channels of the threads that wait until this many have been sent, in this order.
+    settling: VecDeque<(u64, SyncSender<()>)>,
     started: bool,
     closed: bool,
 }
@@ -87,6 +92,35 @@ impl Queue {
         }
     }
 
+    fn append(&mut self, notification: Notification, done: Option<SyncSender<()>>) {
+        self.queued.insert(notification.clone());
+        self.notifications.push_back((notification, done));
+        self.pushed += 1;
+    }
+
+    /// Replaces all queued notifications by one that invalidates everything.
+    fn replace_all(&mut self) {
+        self.taken += self.notifications.len() as u64;
+        let waiters: Vec<_> = self.notifications.drain(..).filter_map(|(_, done)| done).collect();
+        self.queued.clear();
+        self.append(Notification::Everything, None);
+        // A caller that waits for one of the dropped notifications waits for this one instead.
+        for (position, _) in &mut self.settling {
+            *position = self.pushed;
+        }
+        self.settling.extend(waiters.into_iter().map(|waiter| (self.pushed, waiter)));
+    }
+
+    /// Releases the threads whose notifications have all been sent. None is being sent.
+    fn release_settled(&mut self) {
+        while self.settling.front().is_some_and(|(position, _)| *position <= self.taken) {
+            if let Some((_, waiter)) = self.settling.pop_front() {
+                // The waiter may have timed out.
+                let _gone = waiter.try_send(());
+            }
+        }
+    }
+
     fn is_pending(&self, notification: &Notification) -> bool {
         self.queued.contains(notification) || self.sending.as_ref() == Some(notification)
     }
@@ -102,6 +136,8 @@ pub(crate) struct NotificationQueue {
     nodes: Arc<Nodes>,
     /// The directories being listed.
     pub(crate) listings: RecentListings,
+    /// The changes that overtake replies.
+    pub(crate) reports: Reports,
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Signalled after each notification was sent.
@@ -116,6 +152,7 @@ impl NotificationQueue {
         Arc::new(Self {
             nodes,
             listings: RecentListings::default(),
+            reports: Reports::default(),
             queue: Mutex::default(),
             changed,
             sent,
@@ -192,6 +229,7 @@ impl NotificationQueue {
     }
 
     fn push(self: &Arc<Self>, notification: Notification, done: Option<SyncSender<()>>) -> bool {
+        self.reports.record(&notification);
         let mut queue = self.queue();
         if queue.closed || self.session().is_none() {
             return false;
@@ -202,14 +240,9 @@ impl NotificationQueue {
         if queue.notifications.len() >= MAX_QUEUED {
             tracing::debug!("the notification queue is full: invalidating everything that the kernel caches");
             // A caller that waits for one of the dropped notifications waits for this one instead.
-            let waiters: Vec<_> = queue.notifications.drain(..).filter_map(|(_, done)| done).collect();
-            queue.settling.extend(waiters);
-            queue.queued.clear();
-            queue.notifications.push_back((Notification::Everything, None));
-            queue.queued.insert(Notification::Everything);
+            queue.replace_all();
         }
-        queue.queued.insert(notification.clone());
-        queue.notifications.push_back((notification, done));
+        queue.append(notification, done);
         self.wake(queue)
     }
 
@@ -234,8 +267,8 @@ impl NotificationQueue {
         thread.is_ok()
     }
 
-    /// Waits until the queue is empty, and so all notifications queued before the call were sent.
-    /// Returns false after `timeout`.
+    /// Waits until all notifications queued before the call were sent. Returns false after
+    /// `timeout`.
     pub(crate) fn settle(&self, timeout: Duration) -> bool {
         let sent = {
             let mut queue = self.queue();
@@ -243,7 +276,8 @@ impl NotificationQueue {
                 return true;
             }
             let (done, sent) = sync_channel(1);
-            queue.settling.push(done);
+            let position = queue.pushed;
+            queue.settling.push_back((position, done));
             sent
         };
         // A dropped sender means that the connection is closed.
@@ -270,18 +304,17 @@ impl NotificationQueue {
         if queue.sending.take().is_some() {
             self.sent.notify_all();
         }
+        queue.release_settled();
         loop {
             if queue.closed {
                 return None;
             }
             if let Some((notification, done)) = queue.notifications.pop_front() {
                 queue.queued.remove(&notification);
+                queue.taken += 1;
                 queue.repeat(&notification);
                 queue.sending = Some(notification.clone());
                 return Some((notification, done));
-            }
-            for waiter in queue.settling.drain(..) {
-                let _gone = waiter.try_send(());
             }
             if let Some(notification) = queue.take_due() {
                 return Some((notification, None));
@@ -476,6 +509,34 @@ mod tests {
         assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
         notifier.wait_for_pages(7, begun + Duration::from_secs(60));
         assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+
+    /// A steady stream of later notifications delays nobody.
+    #[test]
+    fn threads_wait_only_for_earlier_notifications() {
+        let mut queue = Queue::default();
+        let (done, first) = sync_channel(1);
+        queue.append(Notification::pages(7), None);
+        queue.settling.push_back((queue.pushed, done));
+        queue.append(Notification::pages(8), None);
+        queue.release_settled();
+        assert!(first.try_recv().is_err());
+        drop(queue.notifications.pop_front());
+        queue.taken += 1;
+        queue.release_settled();
+        assert_eq!(first.try_recv(), Ok(()));
+        // A dropped notification is replaced by one for everything.
+        let ((done, second), (waiter, third)) = (sync_channel(1), sync_channel(1));
+        queue.settling.push_back((queue.pushed, done));
+        queue.append(Notification::pages(9), Some(waiter));
+        queue.replace_all();
+        queue.release_settled();
+        assert!(second.try_recv().is_err() && third.try_recv().is_err());
+        assert_eq!(queue.notifications.pop_front().unwrap().0, Notification::Everything);
+        queue.taken += 1;
+        queue.release_settled();
+        assert_eq!((second.try_recv(), third.try_recv()), (Ok(()), Ok(())));
+        assert!(queue.notifications.is_empty() && queue.settling.is_empty() && queue.pushed == queue.taken);
     }
 
     #[test]

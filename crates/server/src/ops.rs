@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Backing, Call, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SetAttr,
-    Vnode, Whence, XattrFlags,
+    Attr, Backing, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SetAttr, Vnode,
+    Whence, XattrFlags,
 };
 
 /// A stack of layers, served as a FUSE file system.
@@ -85,16 +85,32 @@ impl Server {
         }
     }
 
+    /// Returns the context of a request that is being handled from now on.
+    pub(crate) fn context<'a>(&self, rq: &'a Request<'a>) -> RequestContext<'a> {
+        RequestContext::new(rq, self.notifier.reports.now())
+    }
+
     /// Counts the lookup of an entry, and returns the entry for the kernel.
-    pub(crate) fn entry_out(&self, call: &Call, parent: u64, entry: &Entry) -> EntryOut {
-        self.counted_entry_out(call, self.nodes.add_lookup(parent, entry), entry)
+    pub(crate) fn entry_out(&self, call: &RequestContext<'_>, at: (u64, &[u8]), entry: &Entry) -> EntryOut {
+        let out = self.counted_entry_out(call, self.nodes.add_lookup(at.0, entry), entry);
+        if self.is_name_overtaken(call, at) { without_lifetime(out) } else { out }
+    }
+
+    /// Whether a change of the name was reported since the request began.
+    fn is_name_overtaken(&self, call: &RequestContext<'_>, (parent, name): (u64, &[u8])) -> bool {
+        self.notifier.reports.is_name_overtaken(call.since, parent, name)
+    }
+
+    /// Whether a change of the name or of its node was reported since the request began.
+    pub(crate) fn is_overtaken(&self, call: &RequestContext<'_>, at: (u64, &[u8]), node: u64) -> bool {
+        self.is_name_overtaken(call, at) || self.notifier.reports.is_node_overtaken(call.since, node)
     }
 
     /// Returns an entry whose lookup is counted already for the kernel.
-    pub(crate) fn counted_entry_out(&self, call: &Call, known: NodeRef, entry: &Entry) -> EntryOut {
+    pub(crate) fn counted_entry_out(&self, call: &RequestContext<'_>, known: NodeRef, entry: &Entry) -> EntryOut {
         self.files.attributes_sent(known.node, &entry.attr, &self.notifier);
         let attr_lifetime = self.attr_lifetime(call, known.node);
-        let name_lifetime = call.names_lifetime(self.names);
+        let name_lifetime = call.call.names_lifetime(self.names);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
@@ -107,16 +123,19 @@ impl Server {
     }
 
     /// Returns how long the kernel may cache attributes of a node.
-    fn attr_lifetime(&self, call: &Call, node: u64) -> Duration {
-        if self.nodes.successors.is_superseded(node) {
+    fn attr_lifetime(&self, call: &RequestContext<'_>, node: u64) -> Duration {
+        if self.nodes.successors.is_superseded(node) || self.notifier.reports.is_node_overtaken(call.since, node) {
             return Duration::ZERO;
         }
-        self.files.shared_mappings.lifetime(node, call.attributes_lifetime(self.cache))
+        self.files.shared_mappings.lifetime(node, call.call.attributes_lifetime(self.cache))
     }
 
     /// Returns the reply to a negative lookup; `None`: with the negative lifetime agreed in INIT.
-    fn negative_entry(&self, call: &Call) -> Reply<Option<EntryOut>> {
-        let lifetime = call.names_lifetime(self.names);
+    fn negative_entry(&self, call: &RequestContext<'_>, at: (u64, &[u8])) -> Reply<Option<EntryOut>> {
+        if self.is_name_overtaken(call, at) {
+            return Err(Errno::NOENT);
+        }
+        let lifetime = call.call.names_lifetime(self.names);
         if lifetime == self.names {
             return Ok(None);
         }
@@ -128,7 +147,7 @@ impl Server {
     }
 
     /// Updates the attribute lifetime of an entry that was created and opened.
-    fn refresh_attr_lifetime(&self, call: &Call, mut entry: EntryOut) -> EntryOut {
+    fn refresh_attr_lifetime(&self, call: &RequestContext<'_>, mut entry: EntryOut) -> EntryOut {
         let lifetime = self.attr_lifetime(call, entry.nodeid);
         (entry.attr_valid, entry.attr_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
         entry
@@ -178,7 +197,7 @@ impl Server {
     ) -> Reply<T> {
         let begun = self.files.pages.begin(node);
         let done = change();
-        self.end_change(&RequestContext::of(rq), node, file, &begun);
+        self.end_change(&self.context(rq), node, file, &begun);
         done
     }
 
@@ -348,6 +367,11 @@ impl Kernel for Server {
     }
 }
 
+/// Returns an entry that the kernel looks up again before its next use.
+fn without_lifetime(entry: EntryOut) -> EntryOut {
+    EntryOut { entry_valid: 0, entry_valid_nsec: 0, attr_valid: 0, attr_valid_nsec: 0, ..entry }
+}
+
 /// Returns `ENOSYS`: the kernel remembers it for the life of the connection and handles the opcode
 /// on its own.
 fn leave_to_kernel<T>() -> Reply<T> {
@@ -378,7 +402,7 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         match bytes {
             b"." => return self.lookup_self(&call, parent),
             b".." => return self.lookup_parent(&call, parent),
@@ -386,13 +410,13 @@ impl Filesystem for Server {
         }
         let cx = call.cx(0);
         let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else {
-            return self.negative_entry(&call.call);
+            return self.negative_entry(&call, (parent, bytes));
         };
         // Before the lookup is counted, because the request may be repeated on a thread that may
         // block.
         let vnode = &entry.vnode;
         self.listing_cache.check(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier)?;
-        Ok(Some(self.entry_out(&call.call, parent, &entry)))
+        Ok(Some(self.entry_out(&call, (parent, bytes), &entry)))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -408,18 +432,18 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let attr = self.fetch_attr(&call, node)?;
-        Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
+        Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.noop_setattr(rq, node, &*vnode, arg)? {
             let attr = self.check_attr(&call.cx(0), (node, &*vnode), attr)?;
-            return Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)));
+            return Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = call.cx(0);
@@ -431,17 +455,17 @@ impl Filesystem for Server {
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
         }
         let attr = changed?;
-        Ok(convert::attr_out(&attr, self.attr_lifetime(&call.call, node)))
+        Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
     }
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let attr = self.fetch_attr(&call, node)?;
-        Ok(convert::statx_out(&attr, self.attr_lifetime(&call.call, node)))
+        Ok(convert::statx_out(&attr, self.attr_lifetime(&call, node)))
     }
 
     fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let target = self.nodes.get(node)?.readlink(&call.cx(0))?;
         // The kernel's buffer is one page; no Linux file system has longer targets.
         out.get_mut(..target.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&target);
@@ -450,32 +474,32 @@ impl Filesystem for Server {
 
     fn symlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8], target: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let entry = self.nodes.get(parent)?.symlink(&call.cx(0), name(bytes)?, target)?;
         self.listing_cache.remove(parent);
-        Ok(self.entry_out(&call.call, parent, &entry))
+        Ok(self.entry_out(&call, (parent, bytes), &entry))
     }
 
     fn mknod(&self, rq: &Request<'_>, parent: u64, arg: &MknodIn, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let rdev = convert::rdev_from_kernel(arg.rdev);
         let entry = self.nodes.get(parent)?.mknod(&call.cx(arg.umask), name(bytes)?, arg.mode, rdev)?;
         self.listing_cache.remove(parent);
-        Ok(self.entry_out(&call.call, parent, &entry))
+        Ok(self.entry_out(&call, (parent, bytes), &entry))
     }
 
     fn mkdir(&self, rq: &Request<'_>, parent: u64, mode: u32, umask: u32, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let entry = self.nodes.get(parent)?.mkdir(&call.cx(umask), name(bytes)?, mode & 0o7777)?;
         self.listing_cache.remove(parent);
-        Ok(self.entry_out(&call.call, parent, &entry))
+        Ok(self.entry_out(&call, (parent, bytes), &entry))
     }
 
     fn unlink(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.nodes.get(parent)?.unlink(&call.cx(0), name(bytes)?)?;
         self.listing_cache.remove(parent);
         Ok(())
@@ -483,7 +507,7 @@ impl Filesystem for Server {
 
     fn rmdir(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<()> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.nodes.get(parent)?.rmdir(&call.cx(0), name(bytes)?)?;
         self.listing_cache.remove(parent);
         Ok(())
@@ -499,7 +523,7 @@ impl Filesystem for Server {
         flags: RenameFlags2,
     ) -> Reply<()> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let flags = convert::rename_flags(flags.0)?;
         let from = self.nodes.get(parent)?;
         let to = self.nodes.get(new_parent)?;
@@ -519,11 +543,11 @@ impl Filesystem for Server {
 
     fn link(&self, rq: &Request<'_>, node: u64, new_parent: u64, bytes: &[u8]) -> Reply<EntryOut> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let target = self.nodes.get(node)?;
         let entry = self.nodes.get(new_parent)?.link(&call.cx(0), name(bytes)?, &target)?;
         self.listing_cache.remove(new_parent);
-        Ok(self.entry_out(&call.call, new_parent, &entry))
+        Ok(self.entry_out(&call, (new_parent, bytes), &entry))
     }
 
     fn open(&self, rq: &Request<'_>, node: u64, arg: &OpenIn) -> Reply<OpenOut> {
@@ -531,7 +555,7 @@ impl Filesystem for Server {
             let wanted = convert::open_flags(arg.flags);
             return if wanted.writes() || wanted.truncates() { Err(Errno::ROFS) } else { leave_to_kernel() };
         }
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let vnode = self.nodes.get(node)?;
         let cx = call.cx(0);
         let wanted = convert::open_flags(arg.flags);
@@ -563,7 +587,7 @@ impl Filesystem for Server {
 
     fn create(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn, bytes: &[u8]) -> Reply<(EntryOut, OpenOut)> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let flags = convert::open_flags(arg.flags);
         let dir = self.nodes.get(parent)?;
         let created = dir.create(&call.cx(arg.umask), name(bytes)?, arg.mode & 0o7777, flags);
@@ -574,24 +598,24 @@ impl Filesystem for Server {
             other => self.warn_on_shortage(rq, other),
         })?;
         self.listing_cache.remove(parent);
-        let out = self.entry_out(&call.call, parent, &entry);
+        let out = self.entry_out(&call, (parent, bytes), &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
-        Ok((self.refresh_attr_lifetime(&call.call, out), open))
+        Ok((self.refresh_attr_lifetime(&call, out), open))
     }
 
     fn tmpfile(&self, rq: &Request<'_>, parent: u64, arg: &CreateIn) -> Reply<(EntryOut, OpenOut)> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let flags = convert::open_flags(arg.flags);
         let created = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = created.map_err(|errno| self.warn_on_shortage(rq, errno))?;
-        let out = self.entry_out(&call.call, parent, &entry);
+        let out = self.counted_entry_out(&call, self.nodes.add_lookup(parent, &entry), &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
-        Ok((self.refresh_attr_lifetime(&call.call, out), open))
+        Ok((self.refresh_attr_lifetime(&call, out), open))
     }
 
     fn read(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         self.open_file(&cx, node, arg.fh)?.read(&cx, out, arg.offset)
     }
@@ -603,14 +627,14 @@ impl Filesystem for Server {
         arg: &ReadIn,
         take: &mut dyn FnMut(BorrowedFd<'_>) -> Option<usize>,
     ) -> Reply<Option<usize>> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         self.open_file(&cx, node, arg.fh)?.read_host(&cx, take)
     }
 
     fn write(&self, rq: &Request<'_>, node: u64, arg: &WriteIn, data: &[u8]) -> Reply<u32> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cached = arg.write_flags & fuse::abi::WRITE_CACHE != 0;
         let mut cx = call.cx(0);
         if cached && rq.pid == 0 {
@@ -638,7 +662,7 @@ impl Filesystem for Server {
             // Errors at close(2) concern only writers.
             return leave_to_kernel();
         }
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.files.get(fh)?.flush(&call.cx(0))
     }
 
@@ -652,7 +676,7 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, rq: &Request<'_>, node: u64, fh: u64, data_only: bool) -> Reply<()> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         self.open_file(&cx, node, fh)?.fsync(&cx, data_only)
     }
@@ -681,12 +705,12 @@ impl Filesystem for Server {
     }
 
     fn fsyncdir(&self, rq: &Request<'_>, node: u64, _fh: u64, data_only: bool) -> Reply<()> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.nodes.get(node)?.fsync(&call.cx(0), data_only)
     }
 
     fn statfs(&self, rq: &Request<'_>, node: u64) -> Reply<Kstatfs> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let s = self.nodes.get(node)?.statfs(&call.cx(0))?;
         Ok(Kstatfs {
             blocks: s.blocks,
@@ -704,7 +728,7 @@ impl Filesystem for Server {
     fn setxattr(&self, rq: &Request<'_>, node: u64, arg: &SetxattrIn, key: &[u8], value: &[u8]) -> Reply<()> {
         self.check_xattrs()?;
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
         let vnode = self.nodes.get(node)?;
@@ -724,7 +748,7 @@ impl Filesystem for Server {
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
         self.check_xattrs()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         if key == b"security.capability" && self.files.has_no_xattrs(node) {
             return Err(Errno::NODATA);
         }
@@ -738,7 +762,7 @@ impl Filesystem for Server {
 
     fn listxattr(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {
         self.check_xattrs()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let vnode = self.nodes.get(node)?;
         if is_root(rq) {
             return vnode.listxattr(&call.cx(0), out);
@@ -751,7 +775,7 @@ impl Filesystem for Server {
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
         self.check_xattrs()?;
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.nodes.get(node)?.removexattr(&call.cx(0), key)
     }
 
@@ -784,7 +808,7 @@ impl Filesystem for Server {
         if arg.cmd == CONTROL {
             return self.control(rq, node, input, out);
         }
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let reply = self.nodes.get(node)?.ioctl(&call.cx(0), arg.cmd, input, out)?;
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
@@ -796,13 +820,13 @@ impl Filesystem for Server {
 
     fn fallocate(&self, rq: &Request<'_>, node: u64, arg: &FallocateIn) -> Reply<()> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let file = self.files.get(arg.fh)?;
         self.track_change(rq, node, Some(&*file), || file.fallocate(&call.cx(0), arg.mode, arg.offset, arg.length))
     }
 
     fn lseek(&self, rq: &Request<'_>, node: u64, arg: &LseekIn) -> Reply<u64> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let whence = match arg.whence {
@@ -816,7 +840,7 @@ impl Filesystem for Server {
 
     fn copy_file_range(&self, rq: &Request<'_>, _node: u64, arg: &CopyFileRangeIn) -> Reply<u64> {
         self.check_writable()?;
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let source = self.files.get(arg.fh_in)?;
         let target = self.files.get(arg.fh_out)?;
         self.track_change(rq, arg.nodeid_out, Some(&*target), || {
@@ -825,7 +849,7 @@ impl Filesystem for Server {
     }
 
     fn syncfs(&self, rq: &Request<'_>, _node: u64) -> Reply<()> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         self.layer.sync(&call.cx(0))
     }
 
@@ -900,6 +924,44 @@ mod tests {
             let sub = server.mkdir(rq, a, 0o755, 0, b"sub").unwrap().nodeid;
             server.rename(rq, a, b"sub", b, b"sub", RenameFlags2(0)).unwrap();
             assert_eq!(server.nodes.parent_of(sub), Some(b));
+        });
+    }
+
+    /// The layer reports each change while a request is handled, after the reply was computed.
+    #[test]
+    fn replies_that_a_report_overtakes_have_no_lifetime() {
+        use crate::notifier::Notification;
+        let mut config = Config::new("/".into(), "none", "test");
+        config.cache = Duration::from_secs(60);
+        let server = Server::new(MemFs::new(), &config);
+        let changes = |node| {
+            let name = |name: &[u8]| Notification::Entry { dir: ROOT, name: name.into() };
+            [
+                name(b"f"),
+                Notification::Attributes(node),
+                Notification::Everything,
+                name(b"g"),
+                Notification::Attributes(9),
+            ]
+        };
+        request(0, Opcode::Lookup, |rq| {
+            let made = server.mknod(rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap();
+            assert_eq!((made.entry_valid, made.attr_valid), (60, 60));
+            for (number, change) in changes(made.nodeid).into_iter().enumerate() {
+                let entry =
+                    server.nodes.get(ROOT).unwrap().lookup(&Cx::internal(0, 0), name(b"f").unwrap()).unwrap().unwrap();
+                let call = server.context(rq);
+                server.notifier.enqueue(change);
+                let out = server.entry_out(&call, (ROOT, b"f"), &entry);
+                let names = u64::from(number != 0 && number != 2) * 60;
+                let attributes = u64::from(number > 2) * 60;
+                assert_eq!((out.entry_valid, out.attr_valid), (names, attributes), "{number}");
+                let absent = server.negative_entry(&call, (ROOT, b"f"));
+                assert_eq!(absent.is_err(), names == 0, "{number}");
+                assert_eq!(server.is_overtaken(&call, (ROOT, b"f"), made.nodeid), number <= 2, "{number}");
+                let later = server.lookup(rq, ROOT, b"f").unwrap().unwrap();
+                assert_eq!((later.entry_valid, later.attr_valid), (60, 60), "{number}");
+            }
         });
     }
 

@@ -1,7 +1,6 @@
 //! Server of a stack with a layer that audits refused accesses: forwards each opcode to the
 //! ordinary server and records the attributes sent to the kernel in [`RefusalDetector`].
 
-use crate::caller::RequestContext;
 use crate::convert::name;
 use crate::ops::Server;
 use crate::refusal_detector::{MIN_ATTR_VALIDITY, RefusalDetector, is_restricted};
@@ -60,7 +59,7 @@ impl RefusalServer {
     /// it up before; this lookup is the server's own.
     fn resolve(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<u64>> {
         let found =
-            self.server.nodes.get(parent)?.lookup(&RequestContext::of(rq).cx(0).as_server(0, 0), name(bytes)?)?;
+            self.server.nodes.get(parent)?.lookup(&self.server.context(rq).cx(0).as_server(0, 0), name(bytes)?)?;
         Ok(found.map(|entry| self.server.node_of(&entry.vnode)))
     }
 
@@ -76,7 +75,7 @@ impl RefusalServer {
         if mask == 0 {
             return Ok(());
         }
-        match vnode.refused(&RequestContext::of(rq).cx(0), mask) {
+        match vnode.refused(&self.server.context(rq).cx(0), mask) {
             Err(MAY_BLOCK) => Err(MAY_BLOCK),
             Err(errno) => {
                 tracing::debug!("no layer recorded a refused access: {errno}");

@@ -1,7 +1,6 @@
 //! Clearing of set-user-id and set-group-id when a file changes. With `HANDLE_KILLPRIV_V2` the
 //! kernel says when, and the server decides which bits.
 
-use crate::caller::RequestContext;
 use crate::convert;
 use crate::ops::Server;
 use fuse::abi::SetattrIn;
@@ -62,7 +61,7 @@ impl Server {
         if !convert::changes_nothing(arg) || self.files.is_written(node) {
             return Ok(None);
         }
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
         let attr = vnode.getattr(&cx)?;
         if !drops_privileges(&cx, &attr) {

@@ -35,21 +35,12 @@ impl History {
     }
 }
 
-/// Tells the kernel that a name changed.
-fn changed(core: &Core, at: &At) {
-    if let (Some(upcalls), Ok(name)) = (core.upcalls.get(), Name::new(&at.name)) {
-        upcalls.entry_changed(at.dir.id(), name);
-    }
-}
-
 /// Sets the owner, the group, or the mode of the head and of all versions.
 fn set_all(core: &Core, cx: &Cx<'_>, history: &History, change: &SetAttr, record: &Record) -> Result<()> {
     let server = core.server(cx);
     if let Some(head) = &history.head {
         head.vnode.setattr(&server, change, None)?;
-        if let Some(upcalls) = core.upcalls.get() {
-            upcalls.attributes_changed(head.vnode.id());
-        }
+        core.report_attributes(head);
     }
     history.sets(core).iter().try_for_each(|set| set_attributes(core, &server, set, record.clone()))
 }
@@ -107,18 +98,26 @@ pub(crate) fn remove(core: &Arc<Core>, cx: &Cx<'_>, at: &At, is_dir: bool) -> Re
     let is_last = history.head.as_ref().is_none_or(|head| head.attr.nlink < 2 || is_dir);
     if let Some(head) = &history.head {
         remove_head(core, &server, at, head)?;
-        changed(core, at);
+        core.report_entry(at, head);
+        core.report_attributes(head);
     }
+    let removed = remove_sets(core, &server, &history, is_last);
+    core.report_versions(at.dir.id(), &at.name);
+    removed
+}
+
+/// Removes the versions of a name; those of its inode only if that is removed.
+fn remove_sets(core: &Core, server: &Cx<'_>, history: &History, is_last: bool) -> Result<()> {
     let sets = history.sets(core);
     let count = if is_last { sets.len() } else { 1 };
     for set in sets.iter().take(count) {
-        let mut locked = set.lock(core, &server)?;
+        let mut locked = set.lock(core, server)?;
         let versions: Vec<_> =
             locked.index().versions.values().map(|version| (version.letter, version.number)).collect();
         for (letter, number) in versions {
-            locked.discard_tail(&server, number, letter)?;
+            locked.discard_tail(server, number, letter)?;
         }
-        locked.remove_index(&server)?;
+        locked.remove_index(server)?;
     }
     Ok(())
 }
@@ -130,6 +129,7 @@ fn remove_head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, head: &Entry) -> Result<(
         object.require_empty(cx)?;
         remove_tree(cx, Some(&core.blocks), &at.dir, &at.name)?;
         core.sets.forget_dir(head.vnode.id());
+        core.policies.forget_paths();
         object.inode.bury(None);
         return Ok(());
     }
@@ -168,10 +168,17 @@ pub(crate) fn rename(core: &Arc<Core>, cx: &Cx<'_>, at: &At, new_dir: u64, new_n
     {
         require_writable(cx, &head.vnode)?;
     }
-    move_set(core, &server, at, &to, &history, &other)?;
-    changed(core, at);
-    changed(core, &to);
-    Ok(())
+    let moved = move_set(core, &server, at, &to, &history, &other);
+    for place in [at, &to] {
+        if let Some(head) = &history.head {
+            core.report_entry(place, head);
+        }
+        core.report_versions(place.dir.id(), &place.name);
+    }
+    if let Some(head) = &history.head {
+        core.report_attributes(head);
+    }
+    moved
 }
 
 /// Moves a set. Until the head is renamed, the old name has the complete set; after that, the new
@@ -210,6 +217,9 @@ fn move_set(core: &Arc<Core>, cx: &Cx<'_>, at: &At, to: &At, history: &History, 
     if let Some(object) = &object {
         object.inode.forget_place();
         object.inode.found_at(&to.dir, &to.name);
+        if object.lower.kind() == Kind::Directory {
+            core.policies.forget_paths();
+        }
     }
     if has_set {
         let versions: Vec<_> =

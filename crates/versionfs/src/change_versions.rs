@@ -20,11 +20,12 @@ pub(crate) fn discard(core: &Core, cx: &Cx<'_>, at: &At, numbers: &[u64]) -> Res
     }
     chosen.sort_by_key(|seen| seen.version.number);
     chosen.dedup_by_key(|seen| seen.version.number);
-    for seen in chosen {
+    let discarded = chosen.iter().try_for_each(|seen| {
         cx.check()?;
-        core.discard(&core.server(cx), &seen.set, seen.version.number, true)?;
-    }
-    Ok(())
+        core.discard(&core.server(cx), &seen.set, seen.version.number, true).map(|_| ())
+    });
+    core.report_discarded(&core.server(cx), chosen.iter().map(|seen| &*seen.set), Some(at));
+    discarded
 }
 
 /// Changes the flags or the note of a version.

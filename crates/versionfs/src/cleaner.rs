@@ -467,13 +467,18 @@ impl Core {
         numbers: Vec<u64>,
         cleaned: &mut Cleaned,
     ) -> Result<()> {
-        for number in numbers {
+        let before = cleaned.discarded;
+        let done = numbers.into_iter().try_for_each(|number| {
             if self.discard(cx, set, number, false)? {
                 cleaned.discarded += 1;
                 cleaned.freed += infos.iter().find(|info| info.number == number).map_or(0, |info| info.stored);
             }
+            Ok(())
+        });
+        if cleaned.discarded > before {
+            self.report_discarded(cx, [&**set].into_iter(), None);
         }
-        Ok(())
+        done
     }
 
     /// Discards what the bound of the volume requires.

@@ -186,7 +186,9 @@ impl Place<'_> {
             }
             ("versionfs.untag", [name]) => {
                 let name = unescape(name).ok_or(Errno::INVAL)?;
-                tags::update(core, cx, |tags| tags.remove(&name).map(|_| ()).ok_or(Errno::NOENT))
+                tags::update(core, cx, |tags| tags.remove(&name).map(|_| ()).ok_or(Errno::NOENT))?;
+                core.report_tag(&name);
+                Ok(())
             }
             _ => Err(Errno::INVAL),
         }
@@ -198,9 +200,11 @@ impl Place<'_> {
             if tags.contains_key(&name) {
                 return Err(Errno::EXIST);
             }
-            tags.insert(name, moment);
+            tags.insert(name.clone(), moment);
             Ok(())
-        })
+        })?;
+        self.core.report_tag(&name);
+        Ok(())
     }
 
     /// Returns what the versions in this directory take: a line `LETTER COUNT SIZE STORED` for each

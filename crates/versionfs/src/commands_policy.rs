@@ -53,6 +53,7 @@ impl Place<'_> {
             Errno::INVAL
         })?;
         self.core.background.forget();
+        self.core.report_policies();
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use crate::past::PastObjects;
 use crate::policy::MountPolicies;
 use crate::set::Sets;
 use crate::token::Tokens;
+use core::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Layer, Result, Time, Upcalls, Vnode};
@@ -31,6 +32,8 @@ pub(crate) struct Core {
     /// The times that tags name, once they are known. Held while the tags are changed.
     pub(crate) tags: Mutex<Option<Arc<[Time]>>>,
     pub(crate) past: PastObjects,
+    /// Stamp of the next listing that may change at any time; never 0.
+    pub(crate) stamps: AtomicU64,
     pub(crate) uid: u32,
     gid: u32,
 }
@@ -52,6 +55,7 @@ impl Core {
             tokens: Tokens::default(),
             tags: Mutex::new(None),
             past: PastObjects::default(),
+            stamps: AtomicU64::new(1),
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         }

@@ -30,6 +30,7 @@
 //! | read-only vnodes of old versions | `past/` |
 //! | times and tags in commands and options | `when`, `tags` |
 //! | names under which old versions are opened | `token` |
+//! | what the layer above is told of the changes by commands | `reports` |
 //! | passthrough, stopped by this layer or one below | `upcalls` |
 //! | the vnode interface; the layer; its options | `node`, `vnode_impl`, `layer`, `options` |
 //!
@@ -68,6 +69,7 @@ mod rebuild;
 mod remove;
 mod rename;
 mod reply;
+mod reports;
 mod retain;
 mod session;
 mod set;

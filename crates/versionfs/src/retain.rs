@@ -197,7 +197,15 @@ impl Core {
         };
         let decision = decide(policy, &infos, now);
         let tail: Vec<u64> = tail(&decision).take(AT_ONCE).collect();
-        for number in tail {
+        let discarded = self.discard_oldest(server, locked, &tail);
+        if locked.index().versions.len() < count {
+            self.report_discarded(server, core::iter::once(locked.set), None);
+        }
+        discarded
+    }
+
+    fn discard_oldest(&self, server: &Cx<'_>, locked: &mut Locked<'_>, tail: &[u64]) -> Result<()> {
+        for &number in tail {
             let versions = &locked.index().versions;
             let Some(letter) = versions.get(&number).map(|version| version.letter) else { continue };
             // The one that was just made stays; removed trees are left to the cleaner.

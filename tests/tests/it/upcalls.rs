@@ -5,6 +5,7 @@
 
 use fuse::Opcode;
 use hostfs::{HostFs, HostOptions};
+use rustix::mm::{MapFlags, ProtFlags};
 use server::Config;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use strata_tests::mapping::Mapping;
 use strata_tests::{Sandbox, Transport, long, on_both_transports};
 use vnode::{Cx, Layer, Name, Properties, Result, Upcalls, Vnode, forward};
 use wrapfs::Template;
@@ -84,6 +86,7 @@ impl Fixture {
         config.mount.allow_other = true;
         config.passthrough = passthrough;
         config.cache = CACHE;
+        config.commands = vec![make_and_report(&layer, &below)];
         config.mount.transport = match transport {
             Transport::Ring => fuse::Transport::Ring,
             Transport::Device => fuse::Transport::Device,
@@ -123,6 +126,20 @@ impl Fixture {
         what();
         count() - before
     }
+}
+
+/// Returns a command that makes a file below the mount, and reports it after many others.
+fn make_and_report(layer: &Arc<NotifyingLayer>, below: &Path) -> server::Command {
+    let (layer, below) = (Arc::clone(layer), below.to_owned());
+    let declared = vnode::Command { name: "server.make", help: "", access: vnode::CommandAccess::Anyone };
+    let run = move |_: &server::Invocation<'_>| {
+        fs::write(below.join("made"), "").unwrap();
+        let report = |text: &str| layer.upcalls.get().unwrap().entry_changed(layer.root().id(), name(text));
+        (0..10_000).for_each(|other| report(&format!("other{other}")));
+        report("made");
+        Ok(Vec::new())
+    };
+    server::Command { declared, run: Arc::new(run) }
 }
 
 impl Drop for Fixture {
@@ -204,6 +221,59 @@ fn notified_changes_are_visible_at_once(transport: Transport) {
     assert_eq!(fs::read(fixture.path("d/later")).unwrap(), b"end");
     assert_eq!(fs::metadata(fixture.path("d")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(list(&fixture.dir), ["d", "g"]);
+}
+
+/// The caller of a command sees all that it changed.
+fn commands_reply_after_their_notifications(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    let dir = File::open(&fixture.dir).unwrap();
+    for _ in 0..5 {
+        assert!(!fixture.path("made").exists());
+        fuse::control::call(&dir, "server.make", b"").unwrap();
+        assert!(fixture.path("made").exists());
+        fs::remove_file(fixture.path("made")).unwrap();
+    }
+}
+
+/// A command that changes something while another program waits in the same directory for a lookup.
+fn commands_and_lookups_do_not_deadlock(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let lookups = scope.spawn(|| {
+            for round in 0_u64.. {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                drop(fs::write(fixture.path(&format!("own{}", round % 10)), ""));
+                assert!(!fixture.path(&format!("never{round}")).exists());
+            }
+        });
+        let dir = File::open(&fixture.dir).unwrap();
+        for _ in 0..10 {
+            let begun = Instant::now();
+            fuse::control::call(&dir, "server.make", b"").unwrap();
+            assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        }
+        done.store(true, Ordering::Relaxed);
+        lookups.join().unwrap();
+    });
+}
+
+/// Pages of a mapping reach the layers, also after an unmount that left the file open.
+fn dirty_pages_are_written_back(transport: Transport) {
+    let fixture = Fixture::plain(transport, false);
+    fs::write(fixture.path("f"), vec![b'.'; 20_000]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(fixture.path("f")).unwrap();
+    let mut mapping = Mapping::new(&file, 20_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+    drop(file);
+    let text = |from: usize, len: usize| fs::read(fixture.below("f")).unwrap()[from..from + len].to_vec();
+    for (at, bytes) in [(0, b"first"), (10_000, b"later")] {
+        mapping.write(at, bytes);
+        fixture.mounted.write_back().unwrap();
+        assert_eq!(text(at, 5), bytes);
+    }
+    assert_eq!(mapping.read(0, 5), b"first");
 }
 
 fn passthrough_stops_and_drains(transport: Transport) {
@@ -447,6 +517,9 @@ fn layers_see_their_callers(transport: Transport) {
 
 on_both_transports!(
     notified_changes_are_visible_at_once,
+    commands_reply_after_their_notifications,
+    commands_and_lookups_do_not_deadlock,
+    dirty_pages_are_written_back,
     passthrough_stops_and_drains,
     notifications_and_requests_do_not_deadlock,
     each_reply_has_its_own_lifetime,

@@ -16,7 +16,6 @@
 //! [`remove_tree`] removes a sandbox, and [`temp_names`] makes commits possible where the host is
 //! itself a union.
 
-
 mod args;
 mod ask;
 mod assemble;

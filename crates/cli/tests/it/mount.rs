@@ -5,6 +5,7 @@
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::mount::{MountFlags, mount as mount_fs, mount_bind};
 use std::fs;
 use std::io::Write as _;
@@ -12,6 +13,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::Sandbox;
+use strata_tests::mapping::Mapping;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -489,6 +491,28 @@ fn the_first_signal_keeps_open_files_usable_and_the_second_exits() {
     assert!([Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED].contains(&error), "{error}");
     assert_eq!(fs::read_to_string(rw.join("open")).unwrap(), "after the first");
     assert!(rw.join("made").is_dir());
+}
+
+/// What a program wrote to a mapping is written back before the server exits.
+#[test]
+fn the_second_signal_keeps_what_was_written_to_mappings() {
+    let stage = Stage::new();
+    let (rw, _, at) = stage.union();
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,passthrough=off none /mnt/at");
+    let pid = server(&at);
+    fs::write(at.join("mapped"), vec![b'.'; 10_000]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(at.join("mapped")).unwrap();
+    let mut mapping = Mapping::new(&file, 10_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
+    mapping.write(0, b"first");
+    quiet(&format!("kill -TERM {pid}"));
+    while is_mounted(&at) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    mapping.write(5000, b"second");
+    quiet(&format!("kill -TERM {pid}"));
+    await_end(pid);
+    let bytes = fs::read(rw.join("mapped")).unwrap();
+    assert_eq!((&bytes[..5], &bytes[5000..5006], bytes.len()), (&b"first"[..], &b"second"[..], 10_000));
 }
 
 #[test]

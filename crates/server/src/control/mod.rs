@@ -7,8 +7,8 @@
 mod builtin;
 mod pending_replies;
 
-use crate::caller::RequestContext;
 use crate::ops::Server;
+use crate::reports;
 use core::fmt;
 use fuse::abi::IoctlOut;
 use fuse::control::{ControlRequest, FRAME, Malformed};
@@ -105,17 +105,18 @@ impl Server {
         match request {
             ControlRequest::Rest { token, offset } => pending.rest(rq.uid, token, offset, Instant::now(), out),
             ControlRequest::Command { name, input } => {
-                let reply = self.command(rq, node, name, input)?;
+                if !rq.may_block {
+                    return Err(MAY_BLOCK);
+                }
+                let reply = reports::settled(&self.notifier, name, || self.command(rq, node, name, input))?;
                 pending.begin(rq.uid, reply, Instant::now(), out)
             }
         }
     }
 
     fn command(&self, rq: &Request<'_>, node: u64, name: &str, input: &[u8]) -> vnode::Result<Vec<u8>> {
-        let call = RequestContext::of(rq);
+        let call = self.context(rq);
         let cx = call.cx(0);
-        // A command may take arbitrarily long.
-        cx.require_blocking()?;
         let by_owner = self.channel.is_owner(rq.uid);
         let permit = |access| if access == CommandAccess::Anyone || by_owner { Ok(()) } else { Err(Errno::PERM) };
         tracing::debug!(name, uid = rq.uid, pid = rq.pid, node, "command");

@@ -6,6 +6,7 @@ use crate::node::is_reserved;
 use crate::past::{Listing, PastKey, Target};
 use crate::sets_of_dir::names_in;
 use core::any::Any;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +48,12 @@ impl PastDir {
             cx.limit_name_lifetime(Duration::ZERO);
         }
         if self.core.may_read_versions(cx) { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// Whether what the directory shows may still change without a command: a name in `.versions`
+    /// is a full second, which is rounded up.
+    fn is_in_future(&self) -> bool {
+        self.time != END && self.time >= self.core.now()
     }
 
     fn key(&self, name: &[u8]) -> PastKey {
@@ -93,6 +100,9 @@ impl Vnode for PastDir {
     }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
+        if self.is_in_future() {
+            cx.limit_attr_lifetime(Duration::ZERO);
+        }
         // A count of 1 means that the subdirectories are not counted.
         Ok(Attr { ino: self.id, nlink: 1, ..self.lower.getattr(&self.core.server(cx))? })
     }
@@ -107,6 +117,9 @@ impl Vnode for PastDir {
             cx.limit_name_lifetime(Duration::ZERO);
             let attr = vnode.getattr(cx)?;
             return Ok(Some(Entry { vnode, attr }));
+        }
+        if self.is_in_future() {
+            cx.limit_name_lifetime(Duration::ZERO);
         }
         let at = At::new(&self.lower, name.as_bytes());
         let history = at.history(&self.core, cx)?;
@@ -139,7 +152,8 @@ impl Vnode for PastDir {
     }
 
     fn listing_stamp(&self, _cx: &Cx<'_>) -> Option<u64> {
-        Some(0)
+        // No stamp is like the one before.
+        Some(if self.is_in_future() { self.core.stamps.fetch_add(1, Ordering::Relaxed) } else { 0 })
     }
 
     fn lists_exactly(&self, _cx: &Cx<'_>) -> bool {

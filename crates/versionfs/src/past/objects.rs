@@ -5,6 +5,7 @@
 //! bit are hashes, too (crate hostfs), so a collision is as improbable as among those.
 
 use crate::history::Seen;
+use crate::reports::shown_directory;
 use core::hash::BuildHasher as _;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -46,7 +47,31 @@ impl PastKey {
 #[derive(Debug, Default)]
 pub(crate) struct PastObjects {
     hasher: RandomState,
-    in_use: Mutex<HashMap<u64, Weak<dyn Vnode>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_use: HashMap<u64, Weak<dyn Vnode>>,
+    /// The past directories that show a live one, by its number.
+    directories: HashMap<u64, Vec<u64>>,
+}
+
+impl State {
+    fn insert(&mut self, number: u64, vnode: &Arc<dyn Vnode>) {
+        let is_new = self.in_use.insert(number, Arc::downgrade(vnode)).is_none();
+        if is_new && let Some(live) = shown_directory(vnode) {
+            self.directories.entry(live).or_default().push(number);
+        }
+        if self.in_use.len().is_power_of_two() {
+            self.in_use.retain(|_, vnode| vnode.strong_count() > 0);
+            let in_use = &self.in_use;
+            self.directories.retain(|_, numbers| {
+                numbers.retain(|number| in_use.contains_key(number));
+                !numbers.is_empty()
+            });
+        }
+    }
 }
 
 impl PastObjects {
@@ -64,21 +89,35 @@ impl PastObjects {
     /// its number.
     pub(crate) fn get(&self, key: &PastKey, make: impl FnOnce(u64) -> Arc<dyn Vnode>) -> Arc<dyn Vnode> {
         let number = self.number(key);
-        let known = self.in_use.lock().get(&number).and_then(Weak::upgrade);
+        let known = self.state.lock().in_use.get(&number).and_then(Weak::upgrade);
         if let Some(vnode) = known {
             return vnode;
         }
         let vnode = make(number);
-        let mut in_use = self.in_use.lock();
-        let raced = in_use.get(&number).and_then(Weak::upgrade);
+        let mut state = self.state.lock();
+        let raced = state.in_use.get(&number).and_then(Weak::upgrade);
         if raced.is_none() {
-            in_use.insert(number, Arc::downgrade(&vnode));
-            if in_use.len().is_power_of_two() {
-                in_use.retain(|_, vnode| vnode.strong_count() > 0);
-            }
+            state.insert(number, &vnode);
         }
-        drop(in_use);
+        drop(state);
         raced.unwrap_or(vnode)
+    }
+
+    /// Returns all objects in use.
+    pub(crate) fn in_use(&self) -> Vec<Arc<dyn Vnode>> {
+        self.state.lock().in_use.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether a past directory was in use lately.
+    pub(crate) fn has_directories(&self) -> bool {
+        !self.state.lock().directories.is_empty()
+    }
+
+    /// Returns the numbers of the past directories in use that show a live directory.
+    pub(crate) fn directories_of(&self, live: u64) -> Vec<u64> {
+        let state = self.state.lock();
+        let is_in_use = |number: &&u64| state.in_use.get(*number).is_some_and(|vnode| vnode.strong_count() > 0);
+        state.directories.get(&live).into_iter().flatten().filter(is_in_use).copied().collect()
     }
 
     /// Returns the object with this number if it is in use.
@@ -86,6 +125,6 @@ impl PastObjects {
         if number & PAST == 0 {
             return None;
         }
-        self.in_use.lock().get(&number)?.upgrade()
+        self.state.lock().in_use.get(&number)?.upgrade()
     }
 }

@@ -140,12 +140,23 @@ fn distance(one: Time, other: Time) -> i128 {
     (i128::from(one.sec) - i128::from(other.sec)).abs()
 }
 
-/// Returns the birth of a head that came from another place at about this time.
-fn arrival<'a>(history: &'a History, from: &At, time: Time) -> Option<&'a versionset::Birth> {
+/// Returns the birth of a head that came from another place when a version there ended at `died`.
+///
+/// It is recorded after the end. Several files may come from the same place within a second, for
+/// example from an editor that renames each file to its backup: so it is the first birth since
+/// then. Only if there is none, or it is much later, because the clock was set or a record is
+/// missing, it is the nearest one.
+fn arrival<'a>(history: &'a History, from: &At, died: Time) -> Option<&'a versionset::Birth> {
     let came = |birth: &&versionset::Birth| {
         birth.from.as_ref().is_some_and(|place| place.dir == from.dir.id() && *place.name == *from.name)
     };
-    history.births.iter().filter(came).min_by_key(|birth| (distance(birth.time, time), birth.time))
+    history.births.iter().filter(came).min_by_key(|birth| nearness(birth.time, died))
+}
+
+/// Returns a key by which the birth that belongs to a version that ended at `died` is the smallest.
+fn nearness(birth: Time, died: Time) -> (bool, u128) {
+    let nanos = |time: Time| crate::policy::nanos(time);
+    (birth < died || distance(birth, died) > SLOWEST, nanos(birth).abs_diff(nanos(died)))
 }
 
 /// Returns when an object arrived whose birth was not recorded, because of a kill or a full file
@@ -300,6 +311,21 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_birth_since_the_end_belongs_to_it() {
+        let time = |sec, nsec| Time { sec, nsec };
+        let nearest = |died: Time, births: &[Time]| *births.iter().min_by_key(|birth| nearness(**birth, died)).unwrap();
+        let births = [time(7, 100), time(7, 300), time(7, 900), time(8, 0)];
+        for (died, expected) in [(50, 100), (100, 100), (101, 300), (250, 300), (301, 900)] {
+            assert_eq!(nearest(time(7, died), &births), time(7, expected));
+        }
+        assert_eq!(nearest(time(7, 901), &births), time(8, 0));
+        // The clock was set back, or the record is missing.
+        assert_eq!(nearest(time(9, 0), &births), time(8, 0));
+        assert_eq!(nearest(time(9, 0), &[time(8, 0), time(1000, 0)]), time(8, 0));
+        assert_eq!(nearest(time(9, 0), &[time(8, 0), time(10, 0)]), time(10, 0));
+    }
 
     #[test]
     fn references_are_parsed() {

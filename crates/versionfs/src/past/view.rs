@@ -39,6 +39,11 @@ impl View {
         })
     }
 
+    /// Returns the number of the directory that this one is in.
+    pub(crate) fn directory(&self) -> u64 {
+        self.lower.id()
+    }
+
     /// Returns the names of the subdirectories: tags, and the times at which something changed
     /// here.
     fn entries(&self, cx: &Cx<'_>) -> Result<BTreeSet<Vec<u8>>> {

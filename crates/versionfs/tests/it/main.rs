@@ -14,5 +14,6 @@ mod model;
 mod other_heads;
 mod passthrough;
 mod past_mount;
+mod reports;
 mod review;
 mod scale;
