@@ -385,13 +385,13 @@ fn an_open_begins_to_read(transport: Transport) {
     };
     let patience = Instant::now();
     while cached() > 0 {
-        assert!(patience.elapsed() < Duration::from_secs(10), "pages are not dropped");
+        assert!(patience.elapsed() < Duration::from_secs(60), "pages are not dropped");
         rustix::fs::fadvise(&stored, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
     let file = File::open(encrypted.path("file")).unwrap();
     let patience = Instant::now();
     while cached() < 5 {
-        assert!(patience.elapsed() < Duration::from_secs(10), "{} pages", cached());
+        assert!(patience.elapsed() < Duration::from_secs(60), "{} pages", cached());
     }
     drop((file, stored));
     encrypted.check();

@@ -380,7 +380,7 @@ fn opening_a_handle_costs_one_request(transport: Transport) {
         });
         eprintln!("{}: 1,024 handles in {:?}", dir.display(), began.elapsed());
         assert_eq!(sent.get("LOOKUP"), 1024, "{sent:?}");
-        assert!(began.elapsed().as_secs() < 20);
+        assert!(began.elapsed().as_secs() < 60);
     }
 }
 

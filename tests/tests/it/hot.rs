@@ -28,7 +28,7 @@ fn append(path: &Path, text: &str) -> std::io::Result<()> {
 fn wait_until(what: &str, happened: impl Fn() -> bool) {
     let begun = Instant::now();
     while !happened() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "timed out: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "timed out: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -23,7 +23,7 @@ use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transpo
 /// Cache lifetime in the kernel: longer than a test.
 const NEVER: &str = "cache=3600";
 /// How long to wait for a change that must become visible.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both_transports!(
     changes_are_visible_at_once,

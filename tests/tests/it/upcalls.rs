@@ -23,7 +23,7 @@ use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
 
 /// Cache lifetime in the kernel: longer than the test.
 const CACHE: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory of the host as a layer that gives the test its `Upcalls`.
 #[derive(Debug)]

@@ -110,7 +110,7 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     test.faults[2].resume();
     let begun = Instant::now();
     while test.union.branches().branches[2].trouble.is_some() {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(5));
     }
     assert!(find(root, "f2").is_some() && find(root, "own2").is_some());
@@ -153,7 +153,7 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
             test.faults[2].disarm();
             let begun = Instant::now();
             while find(root, "f2").is_none() {
-                assert!(begun.elapsed() < Duration::from_secs(10));
+                assert!(begun.elapsed() < Duration::from_secs(60));
                 thread::sleep(Duration::from_millis(50));
             }
             assert_eq!(test.union.branches().branches[2].trouble, None);
