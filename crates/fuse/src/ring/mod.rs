@@ -18,6 +18,7 @@ mod queue;
 pub(crate) mod sched_idle;
 mod sqe;
 mod stall_recovery;
+mod uring;
 
 use crate::core::Core;
 use crate::workers::Workers;
