@@ -4,6 +4,7 @@ use super::cpu_migration::CpuMigration;
 use super::entry::Entry;
 use super::sched_idle::SchedIdle;
 use super::stall_recovery::StallRecovery;
+use super::starvation::{Round, Starvation, Submitted};
 use super::uring::Uring;
 use super::{Plan, sqe};
 use crate::core::Core;
@@ -39,12 +40,13 @@ pub(super) struct Queue {
     submitted: usize,
     /// Number of entries held by workers.
     held: usize,
-    /// Requests may be pending in the kernel, because all entries were in use at some moment.
-    starved: bool,
-    /// Number of the current loop iteration; entries record the one in which they were committed.
+    starvation: Starvation,
+    /// Number of the current loop iteration; entries record the one in which they were submitted.
     round: u64,
-    /// Number of entries committed in this round.
+    /// Number of entries committed for the next round.
     committed: usize,
+    /// Number of entries registered for the next round.
+    registered: usize,
     /// The connection is closed.
     down: bool,
     /// Some entry holds more memory than an idle one should.
@@ -105,9 +107,10 @@ impl Queue {
             entries: Vec::new(),
             submitted: 0,
             held: 0,
-            starved: false,
-            round: 1,
+            starvation: Starvation::default(),
+            round: 0,
             committed: 0,
+            registered: 0,
             down: false,
             large: false,
             session: session.clone(),
@@ -161,32 +164,38 @@ impl Queue {
     }
 
     fn complete_all(&mut self, core: &Arc<Core>) {
-        let committed = std::mem::take(&mut self.committed);
-        let mut served = 0;
-        let mut idle = self.submitted;
+        self.round += 1;
+        let (committed, registered) = (std::mem::take(&mut self.committed), std::mem::take(&mut self.registered));
+        let mut round = Round::new(self.submitted, committed, registered);
         // Nothing completes during this loop: the kernel does its part only inside this thread's
         // system calls.
         while let Some(completion) = self.ring.next_completion() {
             if completion.user_data == WAKEUP {
+                round.count(None);
                 if !completion.has_more() && !self.down {
                     self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
                 }
                 self.commit_returned();
             } else {
                 let index = usize::try_from(completion.user_data).unwrap_or(usize::MAX);
-                let entry = self.entries.get(index).and_then(Option::as_ref);
-                served += usize::from(entry.is_some_and(|entry| entry.committed_in == self.round));
-                idle = idle.saturating_sub(1);
+                round.count(self.submitted_as(index));
                 self.complete(index, completion.result, core);
             }
         }
         self.place_thread();
-        // An entry that was committed and received nothing proves that no request is pending.
-        self.starved = idle == 0 || (self.starved && served == committed);
-        self.round += 1;
-        if self.starved && self.committed == 0 && self.submitted > 0 && !self.down {
+        self.starvation.end_round(&round);
+        if self.starvation.is_possible() && self.committed == 0 && self.submitted > 0 && !self.down {
             self.kick();
         }
+    }
+
+    fn submitted_as(&self, index: usize) -> Option<Submitted> {
+        let entry = self.entries.get(index)?.as_ref()?;
+        Some(match (entry.submitted_in == self.round, entry.registering) {
+            (false, _) => Submitted::Before,
+            (true, false) => Submitted::Committed,
+            (true, true) => Submitted::Registered,
+        })
     }
 
     /// Updates the thread's scheduling class and CPU.
@@ -202,7 +211,11 @@ impl Queue {
     }
 
     /// Makes the kernel send a request: see [`StallRecovery`].
-    fn kick(&self) {
+    fn kick(&mut self) {
+        // The request goes to the queue of the CPU on which it is sent.
+        if self.cpu_migration.as_mut().is_some_and(|cpu_migration| !cpu_migration.return_home()) {
+            self.cpu_migration = None;
+        }
         // The new entries must be submitted first.
         if let Err(error) = self.ring.submit() {
             tracing::debug!(cpu = self.cpu, %error, "cannot submit before a kick");
@@ -305,16 +318,18 @@ impl Queue {
     fn register(&mut self, index: usize) {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         entry.registering = true;
+        entry.submitted_in = self.round + 1;
         let sqe = sqe::register(self.cpu, entry.iovecs(), index as u64);
         if self.submit(&sqe) {
             self.submitted += 1;
+            self.registered += 1;
         }
     }
 
     fn commit(&mut self, index: usize) {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         self.large |= entry.is_large();
-        entry.committed_in = self.round + 1;
+        entry.submitted_in = self.round + 1;
         let sqe = sqe::commit(self.cpu, entry.commit_id(), index as u64);
         if self.submit(&sqe) {
             self.submitted += 1;
