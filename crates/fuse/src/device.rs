@@ -162,8 +162,13 @@ impl Readers {
 
 /// Returns another descriptor of the connection, or the existing one if cloning fails.
 fn clone_device_fd(session: &Session) -> Arc<OwnedFd> {
-    let new = open().and_then(|new| sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new));
-    new.map_or_else(|_| session.device.clone(), Arc::new)
+    clone_of(session).map_or_else(|_| session.device.clone(), Arc::new)
+}
+
+/// Returns another descriptor of the connection.
+pub(crate) fn clone_of(session: &Session) -> Result<OwnedFd, Errno> {
+    let new = open()?;
+    sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new)
 }
 
 /// State of one reading thread.

@@ -17,8 +17,8 @@
 //! `unsafe` is confined to `sys` (ioctls, memory, scheduling, descriptor tables), `mount_user`
 //! (descriptors of a thread with its own table), `ring::uring` (the queues shared with the kernel),
 //! `ring::sqe` (building submission queue entries), `ring::queue` (submitting them), `ring::entry`
-//! (`Send`), `ring::stall_recovery` and `mount` (starting such threads) and `heap_trim`
-//! (malloc_trim(3)).
+//! (`Send`), `ring::stall_recovery`, `mount` and `notice_thread` (starting such threads) and
+//! `heap_trim` (malloc_trim(3)).
 
 pub mod abi;
 mod backing;
@@ -39,6 +39,7 @@ mod init;
 mod latency;
 mod mount;
 mod mount_user;
+mod notice_thread;
 mod notify;
 pub mod offline;
 mod opcode;

@@ -27,10 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 enum Hang {
     Init,
     Root,
+    /// In a notification that waits for a hanging request.
+    Notification,
     Nowhere,
 }
 
-const HANGS: [Hang; 3] = [Hang::Init, Hang::Root, Hang::Nowhere];
+const HANGS: [Hang; 4] = [Hang::Init, Hang::Root, Hang::Notification, Hang::Nowhere];
 const TRANSPORTS: [Transport; 2] = [Transport::Ring, Transport::Device];
 
 /// The server process. It is a test only because this is how to start the program's code.
@@ -44,9 +46,9 @@ fn server() {
     let mut memory = Memory::new();
     memory.hang_in_init = hang == Hang::Init;
     memory.hang_in_root = hang == Hang::Root;
-    memory.add_file(b"file", b"text");
+    memory.add_file(b"slow", b"text");
     let memory = Arc::new(memory);
-    let watched = memory.clone();
+    let (watched, watched_by_main) = (memory.clone(), memory.clone());
     std::thread::spawn(move || {
         while watched.hanging.load(Ordering::SeqCst) == 0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -57,6 +59,15 @@ fn server() {
     println!("mounting");
     let session = Session::mount(&options, memory as Arc<dyn Filesystem>).unwrap();
     println!("mounted");
+    if hang == Hang::Notification {
+        let (watched, notifier) = (watched_by_main, session.notifier());
+        while watched.hanging.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        println!("notifying");
+        // Waits for the lock of the directory, which the kernel holds during the lookup.
+        notifier.expire_entry(1, b"slow").unwrap();
+    }
     session.wait();
 }
 
@@ -205,4 +216,20 @@ fn while_a_thread_waits_for_the_attributes_of_the_root() {
         server.await_line("hanging");
         server.kill(&format!("{transport:?}, GETATTR of the root directory hangs"), || ());
     });
+}
+
+/// Over the device only: nothing ends a request of the ring before its connection ends.
+#[test]
+fn while_a_notification_waits() {
+    if !sandbox() {
+        return;
+    }
+    let mut server = Server::start(Hang::Notification, Transport::Device);
+    server.await_line("mounted");
+    let path = server.point.join("slow");
+    let client = std::thread::spawn(move || fs::metadata(path));
+    server.await_line("notifying");
+    // Without the pause, the test passes whether or not the notification waits.
+    std::thread::sleep(Duration::from_millis(100));
+    server.kill("a notification waits", || drop(client.join().unwrap()));
 }
