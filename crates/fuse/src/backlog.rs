@@ -50,6 +50,10 @@ struct Queue {
 }
 
 impl Backlog {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether there is room for one more request.
     pub(crate) fn has_room(&self) -> bool {
         let queue = self.lock();
@@ -64,7 +68,7 @@ impl Backlog {
     }
 
     pub(crate) fn take(&self) -> Option<QueuedRequest> {
-        if self.len.load(Ordering::SeqCst) == 0 {
+        if self.is_empty() {
             return None;
         }
         let mut queue = self.lock();

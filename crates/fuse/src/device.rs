@@ -138,7 +138,14 @@ impl Readers {
             sys::block_signals();
             let device = clone_device_fd(&readers.core.session);
             // Without memory, or after repeated errors, the pool has one thread less.
-            let _logged = Reader::new(readers.clone(), device).and_then(|mut reader| reader.run(true));
+            let mut reader = Reader::new(readers.clone(), device);
+            while let Ok(reader) = &mut reader
+                && let Ok(End::NotNeeded) = reader.run(true)
+            {
+                if readers.end_thread() {
+                    return;
+                }
+            }
             readers.thread_ended();
         };
         if let Err(error) = std::thread::Builder::new().name(name).spawn(run) {
@@ -154,6 +161,26 @@ impl Readers {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).alive > 0
     }
 
+    /// Ends a thread that is not needed. Returns false if requests are queued: the thread that
+    /// queued them may have counted on this one.
+    fn end_thread(&self) -> bool {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.backlog.is_empty();
+        if ends {
+            threads.alive -= 1;
+            self.ended.notify_all();
+        }
+        ends
+    }
+
+    /// Starts another thread for queued requests, if allowed. Called by a thread that does not
+    /// serve them itself: the others may be ending, or may only read.
+    fn grow_for_backlog(self: &Arc<Self>) {
+        if !self.backlog.is_empty() {
+            let _reader = self.grow();
+        }
+    }
+
     fn thread_ended(&self) {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).alive -= 1;
         self.ended.notify_all();
@@ -162,8 +189,21 @@ impl Readers {
 
 /// Returns another descriptor of the connection, or the existing one if cloning fails.
 fn clone_device_fd(session: &Session) -> Arc<OwnedFd> {
-    let new = open().and_then(|new| sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new));
-    new.map_or_else(|_| session.device.clone(), Arc::new)
+    clone_of(session).map_or_else(|_| session.device.clone(), Arc::new)
+}
+
+/// Returns another descriptor of the connection.
+pub(crate) fn clone_of(session: &Session) -> Result<OwnedFd, Errno> {
+    let new = open()?;
+    sys::clone_device(new.as_fd(), session.device.as_fd()).map(|()| new)
+}
+
+/// Why a thread stops reading.
+enum End {
+    /// The connection is closed.
+    Closed,
+    /// Enough others are idle.
+    NotNeeded,
 }
 
 /// State of one reading thread.
@@ -194,22 +234,25 @@ impl Reader {
 
     /// Serves until the connection is closed or, if `may_end`, enough other threads are idle. Fails
     /// if reading fails again and again.
-    fn run(&mut self, may_end: bool) -> Result<(), Errno> {
+    fn run(&mut self, may_end: bool) -> Result<End, Errno> {
         let mut failures = Failures::default();
         loop {
             let idle = self.readers.idle.fetch_add(1, Ordering::SeqCst);
-            // A thread that finds another one reading may serve the backlog. Of two threads that
-            // arrive together, one finds the other.
-            if idle > 0
-                && let Some(queued) = self.readers.backlog.take()
-            {
-                self.readers.idle.fetch_sub(1, Ordering::SeqCst);
-                self.serve_queued(&queued);
+            // A thread that finds another one reading may serve the backlog, or end. Of two threads
+            // that arrive together, one finds the other.
+            let queued = idle > 0 && !self.readers.backlog.is_empty();
+            if queued || (may_end && idle >= MAX_IDLE) {
+                // The others may have read requests meanwhile and counted on this one to read.
+                if self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    continue;
+                }
+                if !queued {
+                    return Ok(End::NotNeeded);
+                }
+                if let Some(queued) = self.readers.backlog.take() {
+                    self.serve_queued(&queued);
+                }
                 continue;
-            }
-            if may_end && idle >= MAX_IDLE {
-                self.readers.idle.fetch_sub(1, Ordering::SeqCst);
-                return Ok(());
             }
             let read = self.read();
             let last = self.readers.idle.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -221,7 +264,7 @@ impl Reader {
                 // The request was cancelled during the read, a signal arrived, or no request was
                 // there.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(End::Closed),
                 Err(error) => std::thread::sleep(failures.pause_after(error)?),
             }
         }
@@ -266,6 +309,7 @@ impl Reader {
                 {
                     return;
                 }
+                self.readers.grow_for_backlog();
                 let (slot, device) = (self.slot.clone(), self.device.clone());
                 session.inflight.begin(&slot, header.unique);
                 self.serve(&core, (header, opcode), len, &slot, device.as_fd());
@@ -288,6 +332,7 @@ impl Reader {
         let message = self.buffer.bytes().get(..len).unwrap_or_default();
         let device = self.device.clone();
         backlog.put(QueuedRequest::new(&self.readers.core.session.inflight, header.unique, message, device));
+        self.readers.grow_for_backlog();
         true
     }
 
@@ -387,6 +432,20 @@ mod tests {
         assert!(Readers::new(core).run(Duration::ZERO));
         assert_eq!(session.failure(), Some(Errno::ISDIR));
         assert!(start.elapsed() > Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_thread_that_was_counted_on_does_not_end() {
+        let device = || rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let session = Session::of_device(&MountOptions::new("/"), device());
+        let fs: Arc<dyn Filesystem> = Arc::new(Dummy::default());
+        let dispatcher = Dispatcher::new(fs, 0, Duration::ZERO);
+        let readers = Readers::new(Arc::new(Core { session: session.clone(), dispatcher }));
+        readers.threads.lock().unwrap().alive = 1;
+        readers.backlog.put(QueuedRequest::new(&session.inflight, 2, b"", Arc::new(device())));
+        assert!(!readers.end_thread() && readers.has_others());
+        assert!(readers.backlog.take().is_some());
+        assert!(readers.end_thread() && !readers.has_others());
     }
 
     #[test]

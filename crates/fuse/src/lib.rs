@@ -14,9 +14,11 @@
 //! Both feed one dispatcher (`dispatch`), which decodes a request, calls the handler and encodes
 //! the reply. It does no I/O and accepts arbitrary bytes safely.
 //!
-//! `unsafe` is confined to `sys` (ioctls, memory, scheduling), `ring::sqe` (building submission
-//! queue entries), `ring::queue` (submitting them), `ring::entry` (`Send`) and `heap_trim`
-//! (malloc_trim(3)).
+//! `unsafe` is confined to `sys` (ioctls, memory, scheduling, descriptor tables), `mount_user`
+//! (descriptors of a thread with its own table), `ring::uring` (the queues shared with the kernel),
+//! `ring::sqe` (building submission queue entries), `ring::queue` (submitting them), `ring::entry`
+//! (`Send`), `ring::stall_recovery`, `mount` and `notice_thread` (starting such threads) and
+//! `heap_trim` (malloc_trim(3)).
 
 pub mod abi;
 mod backing;
@@ -36,6 +38,8 @@ mod inflight;
 mod init;
 mod latency;
 mod mount;
+mod mount_user;
+mod notice_thread;
 mod notify;
 pub mod offline;
 mod opcode;

@@ -1,6 +1,6 @@
 //! Mounting and unmounting, as root or through fusermount3.
 
-use crate::{Errno, MountError, device, fusermount};
+use crate::{Errno, MountError, device, fusermount, mount_user};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{
@@ -326,12 +326,13 @@ pub(crate) fn fetch_root(prepared: &Prepared, mountpoint: &Path) {
     let Some(root) = root else { return };
     // A file system below may hang.
     let (done, fetched) = sync_channel(1);
-    let fetch = move || {
-        let _unusable = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH);
+    let fetch = move |root: Option<OwnedFd>| {
+        let _unusable = root.as_ref().map(|root| rustix::fs::statat(root, "", AtFlags::EMPTY_PATH));
         drop(root);
         let _late = done.send(());
     };
-    if std::thread::Builder::new().name("fuse-root".to_owned()).spawn(fetch).is_ok() {
+    // SAFETY: `fetch` gets its descriptor from `spawn`, and has no other.
+    if unsafe { mount_user::spawn("fuse-root".to_owned(), Some(root), fetch) }.is_ok() {
         let _late = fetched.recv_timeout(ROOT_TIMEOUT);
     }
 }

@@ -6,7 +6,6 @@ use crate::abi::{
 };
 use crate::{Errno, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::io::IoSlice;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -67,7 +66,7 @@ impl Notifier {
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
         let namelen = length(name)?;
         let out = NotifyInvalEntryOut { parent, namelen, flags };
-        self.send(abi::NOTIFY_INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
+        self.send_locking(abi::NOTIFY_INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
     }
 
     /// Invalidates attributes and ACLs of the node, and drops its cached data: `len` bytes at
@@ -77,7 +76,7 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn inval_inode(&self, node: u64, off: u64, len: i64) -> Result<(), Errno> {
         let off = i64::try_from(off).map_err(|_| Errno::INVAL)?;
-        self.send(abi::NOTIFY_INVAL_INODE, &[NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
+        self.send_locking(abi::NOTIFY_INVAL_INODE, &[NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
     }
 
     /// Invalidates attributes and ACLs of the node, and keeps its cached data.
@@ -95,7 +94,7 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let out = NotifyDeleteOut { parent, child, namelen: length(name)?, padding: 0 };
-        self.send(abi::NOTIFY_DELETE, &[out.as_bytes(), name, b"\0"])
+        self.send_locking(abi::NOTIFY_DELETE, &[out.as_bytes(), name, b"\0"])
     }
 
     /// Stores data in the node's page cache.
@@ -104,7 +103,7 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let out = NotifyStoreOut { nodeid: node, offset, size: length(data)?, padding: 0 };
-        self.send(abi::NOTIFY_STORE, &[out.as_bytes(), data])
+        self.send_locking(abi::NOTIFY_STORE, &[out.as_bytes(), data])
     }
 
     /// Requests data from the node's page cache. [`crate::Filesystem::notify_reply`] receives it
@@ -116,7 +115,7 @@ impl Notifier {
         // Even, because the lowest bit marks interrupts.
         let unique = NEXT_RETRIEVAL.fetch_add(2, Ordering::Relaxed);
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
-        self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
+        self.send_locking(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
     }
 
     /// Makes the kernel send an empty NOTIFY_REPLY with id [`KICK`] to the queue of the current
@@ -161,17 +160,33 @@ impl Notifier {
         self.send(abi::NOTIFY_POLL, &[NotifyPollWakeupOut { kh }.as_bytes()])
     }
 
-    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        let len = size_of::<OutHeader>() + parts.iter().map(|p| p.len()).sum::<usize>();
-        let header = OutHeader { len: u32::try_from(len).map_err(|_| Errno::INVAL)?, error: code, unique: 0 };
-        let mut slices = [IoSlice::new(header.as_bytes()), IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];
-        for (slice, part) in slices.iter_mut().skip(1).zip(parts) {
-            *slice = IoSlice::new(part);
-        }
-        rustix::io::writev(&*self.session.device, &slices)?;
-        self.session.counters.notifications.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    /// Sends a notification for which the kernel takes locks: see [`crate::notice_thread`].
+    fn send_locking(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        let message = message(code, parts)?;
+        let sent = self.session.notices.send(&self.session, &message);
+        self.count(sent.unwrap_or_else(|| self.write(&message)))
     }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        self.count(self.write(&message(code, parts)?))
+    }
+
+    fn write(&self, message: &[u8]) -> Result<(), Errno> {
+        rustix::io::write(&*self.session.device, message).map(drop)
+    }
+
+    fn count(&self, sent: Result<(), Errno>) -> Result<(), Errno> {
+        sent.inspect(|()| {
+            self.session.counters.notifications.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+}
+
+/// Returns a notification as the device takes it.
+fn message(code: i32, parts: &[&[u8]]) -> Result<Vec<u8>, Errno> {
+    let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader { len: u32::try_from(len).map_err(|_| Errno::INVAL)?, error: code, unique: 0 };
+    Ok([&[header.as_bytes()], parts].concat().concat())
 }
 
 fn length(bytes: &[u8]) -> Result<u32, Errno> {

@@ -8,6 +8,7 @@ use crate::dispatch::Dispatcher;
 use crate::inflight::InFlight;
 use crate::latency::LatencySnapshot;
 use crate::mount::{self, Attached, Mounter, Prepared};
+use crate::notice_thread::NoticeThread;
 use crate::request::parse;
 use crate::ring::{self, Plan, Rings};
 use crate::sys::Mapping;
@@ -34,6 +35,7 @@ pub struct Session {
     pub(crate) options: MountOptions,
     pub(crate) counters: Counters,
     pub(crate) inflight: InFlight,
+    pub(crate) notices: NoticeThread,
     mountpoint: PathBuf,
     attached: Attached,
     agreed: OnceLock<Agreed>,
@@ -150,6 +152,7 @@ impl Session {
             options: options.clone(),
             counters: Counters::new(usize::from(ring::possible_cpus())),
             inflight: InFlight::default(),
+            notices: NoticeThread::default(),
             mountpoint,
             attached,
             agreed: OnceLock::new(),
@@ -179,6 +182,7 @@ impl Session {
                 sys::block_signals();
                 session.life(&fs, &report);
                 session.close_backings();
+                session.notices.close();
                 drop(fs);
                 *session.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 session.end.notify_all();

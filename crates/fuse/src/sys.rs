@@ -5,13 +5,15 @@ use crate::abi::BackingMap;
 use crate::control::{CONTROL, FRAME};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 
 const DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 const DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 const DEV_IOC_SYNC_INIT: libc::Ioctl = 0xe503;
+/// Of close_range(2), from linux/close_range.h. Not in the libc crate for all C libraries.
+const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
 /// Not in the libc crate. The value of all common architectures.
 const F_SETSIG: libc::c_int = 10;
 
@@ -73,6 +75,28 @@ pub(crate) fn is_only_user(file: BorrowedFd<'_>, readers: bool) -> bool {
     }
     // SAFETY: as above.
     let _ended_by_close_otherwise = check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) });
+    true
+}
+
+/// Gives the calling thread a descriptor table of its own, with `file` as the only descriptor.
+/// Returns false if it still shares the table of the process: before Linux 5.9, or if a seccomp
+/// filter refuses the call.
+///
+/// # Safety
+/// No value that this thread will use or drop owns or borrows another descriptor of the process.
+pub(crate) unsafe fn separate_files(file: Option<RawFd>) -> bool {
+    let close = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
+        // SAFETY: with `CLOSE_RANGE_UNSHARE`, or after it, the descriptors are closed in the
+        // table of this thread only; the caller vouches for its values.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+    };
+    let file = file.and_then(|file| libc::c_uint::try_from(file).ok());
+    if !close(file.map_or(0, |file| file + 1), libc::c_uint::MAX, CLOSE_RANGE_UNSHARE) {
+        return false;
+    }
+    if let Some(last) = file.and_then(|file| file.checked_sub(1)) {
+        close(0, last, 0);
+    }
     true
 }
 
@@ -149,6 +173,11 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { start, len })
+    }
+
+    /// Returns the length in bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns the address of byte `offset`, for the kernel.

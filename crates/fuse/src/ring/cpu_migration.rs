@@ -50,7 +50,16 @@ impl CpuMigration {
     /// Migrates the thread if needed, before it waits. `idle`: some CPU is idle. Returns false if
     /// the affinity cannot be set.
     pub(super) fn apply(&mut self, idle: bool) -> bool {
-        let Some(migrated) = self.stream.step(idle) else { return true };
+        self.stream.step(idle).is_none_or(|migrated| self.migrate(migrated))
+    }
+
+    /// Returns to the thread's own CPU at once. Returns false if the affinity cannot be set.
+    pub(super) fn return_home(&mut self) -> bool {
+        self.stream.record_reply(false);
+        self.apply(false)
+    }
+
+    fn migrate(&self, migrated: bool) -> bool {
         let moved = sched_setaffinity(None, if migrated { &self.other_cpus } else { &self.own_cpu });
         if let Err(error) = &moved {
             tracing::debug!(migrated, %error, "a queue thread cannot change its CPU affinity");

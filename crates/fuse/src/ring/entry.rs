@@ -36,8 +36,8 @@ pub(super) struct Entry {
     pub(super) index: usize,
     /// Whether the entry is being registered, as opposed to carrying a reply.
     pub(super) registering: bool,
-    /// The queue's round in which the entry was committed last.
-    pub(super) committed_in: u64,
+    /// The queue's round in which the entry was submitted last.
+    pub(super) submitted_in: u64,
 }
 
 // SAFETY: the pointers in `iovecs` point into `memory`, which the entry owns.
@@ -62,7 +62,7 @@ impl Entry {
             high_water: 0,
             index,
             registering: true,
-            committed_in: 0,
+            submitted_in: 0,
         }))
     }
 

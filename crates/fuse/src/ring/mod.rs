@@ -18,6 +18,8 @@ mod queue;
 pub(crate) mod sched_idle;
 mod sqe;
 mod stall_recovery;
+mod starvation;
+mod uring;
 
 use crate::core::Core;
 use crate::workers::Workers;

@@ -4,6 +4,8 @@ use super::cpu_migration::CpuMigration;
 use super::entry::Entry;
 use super::sched_idle::SchedIdle;
 use super::stall_recovery::StallRecovery;
+use super::starvation::{Round, Starvation, Submitted};
+use super::uring::Uring;
 use super::{Plan, sqe};
 use crate::core::Core;
 use crate::workers::{Job, Workers};
@@ -11,17 +13,18 @@ use crate::{Errno, Session};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use io_uring::squeue::Entry128;
-use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::Timespec;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of entries per queue. With slow requests in all of them the queue stalls.
-const MAX_ENTRIES: usize = 511;
+const MAX_ENTRIES: usize = RING_SIZE as usize - 1;
+/// Size of the submission queue: room for all entries and the eventfd.
+const RING_SIZE: u32 = 512;
 /// How long an idle queue keeps the memory of large transfers.
-const IDLE_TIMEOUT: Timespec = Timespec::new().sec(1);
+const IDLE_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Delay before a registration is retried that came too early.
 const REGISTER_RETRY_DELAY: Duration = Duration::from_micros(50);
 /// User data of the eventfd poll; other completions carry an entry's index.
@@ -30,19 +33,20 @@ const WAKEUP: u64 = u64::MAX;
 /// Queue of one CPU, run by its own thread.
 pub(super) struct Queue {
     cpu: u16,
-    ring: IoUring<Entry128, cqueue::Entry>,
+    ring: Uring,
     /// By index. `None`: held by a worker, or lost.
     entries: Vec<Option<Box<Entry>>>,
     /// Number of entries owned by the kernel.
     submitted: usize,
     /// Number of entries held by workers.
     held: usize,
-    /// Requests may be pending in the kernel, because all entries were in use at some moment.
-    starved: bool,
-    /// Number of the current loop iteration; entries record the one in which they were committed.
+    starvation: Starvation,
+    /// Number of the current loop iteration; entries record the one in which they were submitted.
     round: u64,
-    /// Number of entries committed in this round.
+    /// Number of entries committed for the next round.
     committed: usize,
+    /// Number of entries registered for the next round.
+    registered: usize,
     /// The connection is closed.
     down: bool,
     /// Some entry holds more memory than an idle one should.
@@ -94,13 +98,7 @@ impl Queue {
         workers: Arc<Workers<Offloaded>>,
         (sched_idle, cpu_migration): (Option<SchedIdle>, Option<CpuMigration>),
     ) -> io::Result<Self> {
-        // A single thread submits, and the kernel runs its deferred work only inside that thread's
-        // own system calls. `shrink` relies on this.
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(u32::try_from(MAX_ENTRIES + 1).unwrap_or(512))?;
-        ring.submitter().register_files(&[plan.device.as_raw_fd()])?;
+        let ring = Uring::new(RING_SIZE, plan.device.as_fd())?;
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let returns = Arc::new(Returns { returned: Mutex::new(Vec::new()), woken: AtomicBool::new(false), eventfd });
         let mut queue = Self {
@@ -109,9 +107,10 @@ impl Queue {
             entries: Vec::new(),
             submitted: 0,
             held: 0,
-            starved: false,
-            round: 1,
+            starvation: Starvation::default(),
+            round: 0,
             committed: 0,
+            registered: 0,
             down: false,
             large: false,
             session: session.clone(),
@@ -144,7 +143,7 @@ impl Queue {
         while self.submitted > 0 || (self.held > 0 && !self.down) {
             match self.wait() {
                 // The timeout also ends a call that submitted something and then received nothing.
-                Ok(()) if self.large && self.ring.completion().is_empty() => self.shrink(),
+                Ok(()) if self.large && self.ring.is_empty() => self.shrink(),
                 Ok(()) => self.complete_all(core),
                 Err(Errno::TIME) => self.shrink(),
                 Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
@@ -161,42 +160,42 @@ impl Queue {
 
     /// Submits all queued SQEs and waits for a completion: the one system call per round.
     fn wait(&self) -> Result<(), Errno> {
-        let submitter = self.ring.submitter();
-        let result = if self.large {
-            submitter.submit_with_args(1, &SubmitArgs::new().timespec(&IDLE_TIMEOUT))
-        } else {
-            submitter.submit_and_wait(1)
-        };
-        result.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        self.ring.submit_and_wait(self.large.then_some(&IDLE_TIMEOUT))
     }
 
     fn complete_all(&mut self, core: &Arc<Core>) {
-        let committed = std::mem::take(&mut self.committed);
-        let mut served = 0;
-        let mut idle = self.submitted;
+        self.round += 1;
+        let (committed, registered) = (std::mem::take(&mut self.committed), std::mem::take(&mut self.registered));
+        let mut round = Round::new(self.submitted, committed, registered);
         // Nothing completes during this loop: the kernel does its part only inside this thread's
         // system calls.
-        while let Some(completion) = self.next_completion() {
-            if completion.user_data() == WAKEUP {
-                if !cqueue::more(completion.flags()) && !self.down {
+        while let Some(completion) = self.ring.next_completion() {
+            if completion.user_data == WAKEUP {
+                round.count(None);
+                if !completion.has_more() && !self.down {
                     self.submit(&sqe::poll_eventfd(self.returns.eventfd.as_raw_fd(), WAKEUP));
                 }
                 self.commit_returned();
             } else {
-                let index = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
-                let entry = self.entries.get(index).and_then(Option::as_ref);
-                served += usize::from(entry.is_some_and(|entry| entry.committed_in == self.round));
-                idle = idle.saturating_sub(1);
-                self.complete(index, completion.result(), core);
+                let index = usize::try_from(completion.user_data).unwrap_or(usize::MAX);
+                round.count(self.submitted_as(index));
+                self.complete(index, completion.result, core);
             }
         }
         self.place_thread();
-        // An entry that was committed and received nothing proves that no request is pending.
-        self.starved = idle == 0 || (self.starved && served == committed);
-        self.round += 1;
-        if self.starved && self.committed == 0 && self.submitted > 0 && !self.down {
+        self.starvation.end_round(&round);
+        if self.starvation.is_possible() && self.committed == 0 && self.submitted > 0 && !self.down {
             self.kick();
         }
+    }
+
+    fn submitted_as(&self, index: usize) -> Option<Submitted> {
+        let entry = self.entries.get(index)?.as_ref()?;
+        Some(match (entry.submitted_in == self.round, entry.registering) {
+            (false, _) => Submitted::Before,
+            (true, false) => Submitted::Committed,
+            (true, true) => Submitted::Registered,
+        })
     }
 
     /// Updates the thread's scheduling class and CPU.
@@ -212,16 +211,16 @@ impl Queue {
     }
 
     /// Makes the kernel send a request: see [`StallRecovery`].
-    fn kick(&self) {
+    fn kick(&mut self) {
+        // The request goes to the queue of the CPU on which it is sent.
+        if self.cpu_migration.as_mut().is_some_and(|cpu_migration| !cpu_migration.return_home()) {
+            self.cpu_migration = None;
+        }
         // The new entries must be submitted first.
         if let Err(error) = self.ring.submit() {
             tracing::debug!(cpu = self.cpu, %error, "cannot submit before a kick");
         }
         self.stall_recovery.kick();
-    }
-
-    fn next_completion(&mut self) -> Option<cqueue::Entry> {
-        self.ring.completion().next()
     }
 
     /// Handles a completion: the kernel returned an entry, with a request or an error.
@@ -319,16 +318,18 @@ impl Queue {
     fn register(&mut self, index: usize) {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         entry.registering = true;
+        entry.submitted_in = self.round + 1;
         let sqe = sqe::register(self.cpu, entry.iovecs(), index as u64);
         if self.submit(&sqe) {
             self.submitted += 1;
+            self.registered += 1;
         }
     }
 
     fn commit(&mut self, index: usize) {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         self.large |= entry.is_large();
-        entry.committed_in = self.round + 1;
+        entry.submitted_in = self.round + 1;
         let sqe = sqe::commit(self.cpu, entry.commit_id(), index as u64);
         if self.submit(&sqe) {
             self.submitted += 1;
@@ -341,11 +342,11 @@ impl Queue {
         // SAFETY: everything that the SQE points to (an entry's iovecs, header and payload) lives
         // in a boxed entry owned by `self.entries`, and is not dropped before the entry's
         // completion was seen or the ring was closed.
-        let pushed = unsafe { self.ring.submission().push(sqe) };
-        if pushed.is_err() {
+        let pushed = unsafe { self.ring.push(sqe) };
+        if !pushed {
             tracing::error!(cpu = self.cpu, "the submission queue is full");
         }
-        pushed.is_ok()
+        pushed
     }
 
     /// Releases the memory of large transfers after an idle period.
@@ -353,7 +354,7 @@ impl Queue {
     /// No buffer can hold a request now: the kernel fills buffers only inside this thread's own
     /// system calls, every filled buffer has a completion, and none is left.
     fn shrink(&mut self) {
-        if self.ring.completion().is_empty() {
+        if self.ring.is_empty() {
             for entry in self.entries.iter_mut().flatten() {
                 entry.shrink();
             }

@@ -7,7 +7,7 @@
 
 use crate::abi::InHeader;
 use crate::sys::{self, Scheduling};
-use crate::{Errno, Opcode, Session};
+use crate::{Errno, Opcode, Session, mount_user};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,21 +67,21 @@ impl StallRecovery {
         }
         callers.count += 1;
         drop(callers);
-        let (session, cpu, callers) = (self.session.clone(), self.cpu, self.callers.clone());
+        let (mountpoint, cpu, callers) = (self.session.mountpoint().to_owned(), self.cpu, self.callers.clone());
         let scheduling = self.scheduling;
-        let call = move || {
-            sys::block_signals();
+        let call = move |_| {
             sys::reset_inherited_policy(scheduling);
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);
             // The result does not matter: see `is_own_request`.
-            let _ignored = rustix::fs::statfs(session.mountpoint());
+            let _ignored = rustix::fs::statfs(&mountpoint);
             let mut callers = lock(&callers);
             callers.ids.retain(|&other| other != id);
             callers.count -= 1;
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("fuse-kick-{cpu}")).spawn(call) {
+        // SAFETY: `call` has no descriptor.
+        if let Err(error) = unsafe { mount_user::spawn(format!("fuse-kick-{cpu}"), None, call) } {
             tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
             lock(&self.callers).count -= 1;
         }

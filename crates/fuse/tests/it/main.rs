@@ -4,6 +4,7 @@
 mod again;
 mod common;
 mod hostile;
+mod killed;
 mod mounted;
 mod teardown;
 mod user;

@@ -44,6 +44,10 @@ pub struct Memory {
     pub retrieved: Mutex<Vec<(u64, u64, Vec<u8>)>>,
     /// Number of calls on `later` files that returned MAY_BLOCK.
     pub refused: AtomicUsize,
+    /// INIT hangs like a `hang` file.
+    pub hang_in_init: bool,
+    /// GETATTR of the root directory hangs like a `hang` file.
+    pub hang_in_root: bool,
 }
 
 impl Memory {
@@ -74,6 +78,8 @@ impl Memory {
             forgotten: AtomicU64::new(0),
             retrieved: Mutex::default(),
             refused: AtomicUsize::new(0),
+            hang_in_init: false,
+            hang_in_root: false,
         }
     }
 
@@ -180,6 +186,14 @@ impl Filesystem for Memory {
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _once = self.offer.set(*offer);
         let _once = self.session.set(Arc::downgrade(session));
+        if self.hang_in_init {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
+            let mut released = self.released.lock().unwrap();
+            while !*released {
+                released = self.release.wait(released).unwrap();
+            }
+            self.hanging.fetch_sub(1, Ordering::SeqCst);
+        }
         self.init_config
     }
 
@@ -201,6 +215,9 @@ impl Filesystem for Memory {
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _: &GetattrIn) -> Reply<AttrOut> {
         self.behave(rq, node)?;
+        if node == ROOT_ID && self.hang_in_root {
+            self.hang(rq)?;
+        }
         self.attr_out(node)
     }
 

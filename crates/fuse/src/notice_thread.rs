@@ -1,0 +1,73 @@
+//! The thread that sends notifications for which the kernel takes locks.
+//!
+//! The kernel may hold such a lock while it waits for this server. If the server is killed then, a
+//! thread that waits for the lock keeps the connection alive with the device that it writes to, and
+//! nobody replies any more. With a descriptor of its own, in a table of its own (see
+//! [`crate::mount_user`]), it doesn't keep those from which the requests were read: the kernel ends
+//! their requests when they are closed, releases the lock, and the thread ends. That does not cover
+//! requests of the ring, which end only with the whole connection.
+
+use crate::{Errno, Session, device, mount_user};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+/// A notification, and where to report its result.
+struct Notice {
+    message: Vec<u8>,
+    result: SyncSender<Result<(), Errno>>,
+}
+
+/// The thread's state.
+#[derive(Debug, Default)]
+enum State {
+    /// Starts with the first notification.
+    #[default]
+    New,
+    Running(Sender<Notice>),
+    /// It can't be started, or the session has ended.
+    None,
+}
+
+/// The thread, which starts with the first notification.
+#[derive(Debug, Default)]
+pub(crate) struct NoticeThread(Mutex<State>);
+
+impl NoticeThread {
+    /// Sends a notification and returns the kernel's answer. `None`: there is no thread.
+    pub(crate) fn send(&self, session: &Session, message: &[u8]) -> Option<Result<(), Errno>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::New) {
+            *state = start(session).map_or(State::None, State::Running);
+        }
+        let State::Running(notices) = &*state else { return None };
+        let (result, sent) = sync_channel(1);
+        notices.send(Notice { message: message.to_vec(), result }).ok()?;
+        drop(state);
+        sent.recv().ok()
+    }
+
+    /// Ends the thread once it has sent what it was given.
+    pub(crate) fn close(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::None;
+    }
+}
+
+fn start(session: &Session) -> Option<Sender<Notice>> {
+    let device = device::clone_of(session)
+        .inspect_err(|error| tracing::debug!(%error, "no device descriptor for notifications alone"))
+        .ok()?;
+    let (notices, received) = channel();
+    // SAFETY: the closure gets its descriptor from `spawn`; the channel has none.
+    let started =
+        unsafe { mount_user::spawn("fuse-notice".to_owned(), Some(device), move |device| serve(device, &received)) };
+    started.ok().map(|()| notices)
+}
+
+fn serve(device: Option<OwnedFd>, notices: &Receiver<Notice>) {
+    let Some(device) = device else { return };
+    while let Ok(notice) = notices.recv() {
+        let sent = rustix::io::write(device.as_fd(), &notice.message).map(drop);
+        let _received = notice.result.send(sent);
+    }
+}
