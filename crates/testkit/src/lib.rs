@@ -11,9 +11,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::expect_used, reason = "a test that can't run must fail")]
 
+use rustix::fs::{FlockOperation, flock};
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Write;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 /// How many more seeds `STRATA_TEST_LONG=1` means.
 const LONG: u64 = 20;
@@ -58,6 +61,22 @@ pub fn need_root(why: &str) {
     assert!(rustix::process::geteuid().is_root(), "this test needs root: {why}");
 }
 
+/// Waits until no other test has the lock of this file, which is created, and returns the lock:
+/// tests run side by side in processes of their own. The lock ends with the returned file, also if
+/// the test is killed.
+///
+/// # Panics
+///
+/// If the file can't be created.
+#[must_use]
+pub fn lock(path: &Path) -> File {
+    let file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    while let Err(error) = flock(&file, FlockOperation::LockExclusive) {
+        assert_eq!(error, rustix::io::Errno::INTR, "{}", path.display());
+    }
+    file
+}
+
 /// Notes that this test does not run on this machine, and why: a kernel or a file system without a
 /// feature. The end of `make test` names it. The caller returns.
 ///
@@ -69,7 +88,23 @@ pub fn skip(reason: impl Display) {
     let line = format!("{}: {reason}\n", thread.name().unwrap_or("a test"));
     eprint!("skipped: {line}");
     if let Some(list) = std::env::var_os("STRATA_SKIPPED") {
-        let mut list = std::fs::OpenOptions::new().append(true).create(true).open(list).expect("STRATA_SKIPPED");
+        let mut list = File::options().append(true).create(true).open(list).expect("STRATA_SKIPPED");
         list.write_all(line.as_bytes()).expect("STRATA_SKIPPED");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_excludes_others_until_it_is_dropped() {
+        let path = std::env::temp_dir().join(format!("testkit-lock-{}", std::process::id()));
+        let first = lock(&path);
+        let other = File::open(&path).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(first);
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -72,6 +72,7 @@ fn build() -> &'static Path {
         let programs = ["calls", "client"].map(|program| dir.join("tests").join(program));
         let mut make = Command::new("make");
         make.arg("-s").arg("-C").arg(&source).arg(format!("BUILD={}", dir.display())).arg("all").args(programs);
+        let _others_wait = testkit::lock(&dir.with_extension("lock"));
         run(&mut make);
         dir
     })
