@@ -85,12 +85,22 @@ release_uring() {
 }
 
 # Prints the processes that wait in the kernel and can't be killed, with their stacks: each may be
-# the fault of a test that failed, and keeps file systems mounted, so that later ones hang.
+# the fault of a test that failed, and keeps file systems mounted, so that later ones hang. Reads no
+# command lines: that waits for the process, too.
 report_stuck_processes() {
-	local process pid
-	while read -r process; do
-		pid=${process%% *}
-		warn "stuck in the kernel: $process"
+	local pid name
+	while read -r pid name; do
+		warn "stuck in the kernel: $pid $name"
 		cat "/proc/$pid/task/"*/stack 2>/dev/null | head -n 40 >&2 || true
-	done < <(ps -eo pid=,stat=,args= | awk '$2 ~ /^[DZ]/ && $3 !~ /^\[/ { print $1, $2, $3, $4, $5, $6 }')
+	done < <(ps -eo pid=,ppid=,stat=,comm= | awk '$2 != 2 && $3 ~ /^[DZ]/ { print $1, $4, "(" $3 ")" }')
+}
+
+# The tests of sessions' keys need a session. A process whose session began outside of its PID
+# namespace, as in a container, has none. Runs the script anew in a session then.
+need_session() { # SCRIPT ARGUMENT...
+	local fields session
+	# Process name and state end with the last bracket; parent, group and session follow.
+	fields=$(<"/proc/$$/stat")
+	read -r _ _ _ session _ <<<"${fields##*) }"
+	[[ $session != 0 ]] || exec setsid -w "$@"
 }

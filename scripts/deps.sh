@@ -10,6 +10,8 @@ test=(fuse3 e2fsprogs xfsprogs btrfs-progs util-linux mount attr acl libcap2-bin
 test+=(python3 sqlite3 gcc iproute2 psmisc vim ed)
 # Replicas of lbfs, and a database that the tests crash.
 test+=(openssh-client openssh-server sshfs postgresql)
+# Debian's kernel in qemu.
+test+=(qemu-system-x86 busybox-static cpio squashfs-tools procps)
 # Opens what cryptctl makes, and the other way round.
 test+=(gocryptfs)
 test+=(nfs-ganesha nfs-ganesha-vfs rpcbind libnfs-utils libnfs-dev)

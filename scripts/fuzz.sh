@@ -21,14 +21,14 @@ if [[ ${1:-} == --list ]]; then
 	targets
 	exit
 fi
-(($#)) || mapfile -t all < <(targets)
+mapfile -t all < <(targets)
 (($#)) || set -- "${all[@]}"
 (($#)) || die "no fuzz targets in this tree"
 as_builder cargo fuzz --version >/dev/null 2>&1 ||
 	die "cargo-fuzz is missing: run cargo install cargo-fuzz and rustup toolchain install nightly"
 seconds=${FUZZ_SECONDS:-60}
 for wanted; do
-	targets | grep -qxF -e "$wanted" || die "fuzz.sh: $wanted: no such target; scripts/fuzz.sh --list prints them"
+	[[ " ${all[*]} " == *" $wanted "* ]] || die "fuzz.sh: $wanted: no such target; scripts/fuzz.sh --list prints them"
 	step "$wanted, $seconds s"
 	(cd "${wanted%%:*}" && as_builder cargo +nightly fuzz run "${wanted#*:}" -- -max_total_time="$seconds")
 done

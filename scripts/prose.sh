@@ -11,8 +11,11 @@ words=hoever,crate,crates,ot,te,fo,fro,nd,ro,som,nin,openin,inflight,debians,cha
 # Unidiomatic expressions, for which a usual term exists.
 habits='\b[Ll]ook-ups?\b|\b[Bb]ehind (its|our|the union.s|the) back\b|\b[Ww]hoever\b|\bfor ever\b|\bgives? way\b'
 
-mapfile -t pages < <(git ls-files '*.md')
-mapfile -t sources < <(git ls-files '*.rs' '*.sh' '*.c' '*.h')
+# In assignments, a failure of git ends the script.
+pages=$(git ls-files '*.md')
+sources=$(git ls-files '*.rs' '*.sh' '*.c' '*.h')
+mapfile -t pages <<<"$pages"
+mapfile -t sources <<<"$sources"
 wrong=0
 report() {
 	[[ -z $1 ]] && return

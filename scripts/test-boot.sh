@@ -9,7 +9,6 @@ here=$(dirname "$0")
 strata=$(realpath "$1")
 # shellcheck source=scripts/old-kernel.sh
 . "$here/old-kernel.sh"
-command -v mksquashfs >/dev/null || apt-get install -y --no-install-recommends squashfs-tools >"$cache/apt.log" 2>&1
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 commit=$(git rev-parse HEAD)
 # Uncommitted changes count as another commit.
-changes=$(git diff HEAD | sha256sum)
+changes=$( (git diff HEAD && git ls-files -z -o --exclude-standard | xargs -0r sha256sum) | sha256sum)
 [[ -z $(git status --porcelain) ]] || commit+=-${changes:0:8}
 state=$target/test-long/$commit
 filter=
@@ -48,9 +48,9 @@ if [[ ${1:-} == --status ]]; then
 	exit
 fi
 need_root test-long
-if [[ $(ps -o sid= -p $$ | tr -d ' ') == 0 ]]; then
-	exec setsid -w "$0" "$@"
-fi
+need_session scripts/test-long.sh "$@"
+trap 'exit 130' INT TERM
+as_builder mkdir -p "$target"
 mkdir -p "$target/test-long"
 exec 8>"$target/test-long/lock"
 flock -n 8 || die "test-long.sh: another run is under way in $target/test-long"
@@ -65,11 +65,15 @@ export STRATA_TEST_LONG=1 STRATA_SKIPPED=$state/skipped PROPTEST_CASES=${PROPTES
 step "Compiling the tests"
 as_builder cargo test --quiet --locked --workspace --no-run
 use_uring
-trap release_uring EXIT
+cleanup() {
+	release_uring
+	[[ $builder == root ]] || chown -R "$builder:" "$target"
+}
+trap cleanup EXIT
 
 # Prints the modules of the tests as PROGRAM MODULE; unit tests of a crate are one module.
 modules() {
-	cargo nextest list --locked --workspace --message-format oneline ${filter:+-E "$filter"} 2>/dev/null |
+	cargo nextest list --locked --workspace --message-format oneline ${filter:+-E "$filter"} |
 		awk '{ module = $2; if ($1 !~ /::it$/ || !sub(/::.*/, "", module)) module = "*"; print $1, module }' | sort -u
 }
 {

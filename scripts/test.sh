@@ -13,11 +13,8 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 need_root test
-# The tests of sessions' keys need a session; processes whose session began outside of their PID
-# namespace, as in a container, have none.
-if [[ $(ps -o sid= -p $$ | tr -d ' ') == 0 ]]; then
-	exec setsid -w "$0" "$@"
-fi
+need_session scripts/test.sh "$@"
+trap 'exit 130' INT TERM
 scripts/deps.sh build test
 modprobe -q fuse 2>/dev/null || true
 [[ -e /dev/fuse ]] || die "/dev/fuse is missing: load the module (modprobe fuse), or give the container --device /dev/fuse"

@@ -31,13 +31,15 @@ install_tool() { # NAME VERSION FEATURES BUILD
 		cargo install --quiet --locked --force "${arguments[@]}" \
 		--root "$tools" --target-dir "$tools/build" --version "$2" "$1" >&2 ||
 		die "tools.sh: $1 $2 can't be installed: see above"
+	rm -f "$tools/.$1-"[0-9]*
 	as_builder touch "$stamp"
 }
 
 tools=$(tools_directory)
 as_builder mkdir -p "$tools"
 # Two runs at once would build in one directory.
-exec 9>"$tools/.lock"
+as_builder touch "$tools/.lock"
+exec 9<"$tools/.lock"
 flock 9
 if (($# == 0)); then
 	for tool in "${all[@]}"; do

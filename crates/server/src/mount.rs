@@ -81,19 +81,22 @@ impl Mounted {
     /// may wait long.
     ///
     /// # Errors
-    /// `ENOTCONN` or `ENODEV` if the connection is closed.
+    /// `ENOTCONN` or `ENODEV` if the connection is closed; otherwise the first error, after the
+    /// other files were written.
     pub fn write_back(&self) -> Result<()> {
         let kernel = self.session.notifier();
+        let mut result = Ok(());
         for node in self.nodes.all() {
             if self.nodes.get(node).is_ok_and(|vnode| vnode.kind() == Kind::Regular) {
                 // The kernel writes pages before it drops them.
                 match kernel.inval_inode(node, 0, 0) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    Err(error) => return Err(error),
+                    Err(error @ (Errno::NOTCONN | Errno::NODEV)) => return Err(error),
+                    Err(error) => result = result.and(Err(error)),
                 }
             }
         }
-        Ok(())
+        result
     }
 
     /// Writes all data that the layers have buffered to stable storage.

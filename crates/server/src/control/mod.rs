@@ -7,6 +7,7 @@
 mod builtin;
 mod pending_replies;
 
+use crate::notifier::Notification;
 use crate::ops::Server;
 use crate::reports;
 use core::fmt;
@@ -137,7 +138,9 @@ impl Server {
     fn forward_to_layer(&self, cx: &Cx<'_>, node: u64, name: &str, input: &[u8]) -> vnode::Result<Vec<u8>> {
         let done = self.nodes.get(node)?.control(cx, name, input);
         // The command may have changed the object, and the kernel invalidates nothing after an
-        // ioctl, unlike after setxattr(2). This notification takes no lock.
+        // ioctl, unlike after setxattr(2). This notification takes no lock. Replies that are older
+        // than the command are overtaken.
+        self.notifier.reports.record(&Notification::Attributes(node));
         if let Some(session) = self.session.get()
             && let Err(error) = session.notifier().inval_attributes(node)
         {
