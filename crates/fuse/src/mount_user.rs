@@ -10,7 +10,7 @@
 use crate::sys;
 use std::io;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Sender, channel, sync_channel};
 
 /// Starts a thread that may wait for replies of this server. `file` is its only descriptor: not
 /// even the standard streams are open. If the kernel refuses a separate table (before Linux 5.9, or
@@ -46,6 +46,43 @@ pub(crate) unsafe fn spawn(
     started.map(drop)
 }
 
+/// A thread's name, and what it does.
+type Thread = (String, Box<dyn FnOnce() + Send>);
+
+/// Starts threads like [`spawn`], without a descriptor, while the mount is in use.
+///
+/// To leave a descriptor table is to close one's copies of what is in it, and closing a file on
+/// NFS or on another FUSE file system waits for its server, which may hang. So one thread leaves
+/// the table before the mount opens files, and starts the others, which share its own, empty one.
+/// It ends when the last clone of this value is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Spawner(Sender<Thread>);
+
+impl Spawner {
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (threads, wanted) = channel::<Thread>();
+        let run = move |_| {
+            while let Ok((name, work)) = wanted.recv() {
+                let started = std::thread::Builder::new().name(name).spawn(work);
+                drop(started);
+            }
+        };
+        // SAFETY: `run` has no descriptor, nor has what it receives.
+        unsafe { spawn("fuse-spawner".to_owned(), None, run) }?;
+        Ok(Self(threads))
+    }
+
+    /// Starts a thread. `work` is dropped if that fails.
+    ///
+    /// # Safety
+    /// `work` neither owns nor borrows a descriptor.
+    pub(crate) unsafe fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) {
+        let _dropped = self.0.send((name, Box::new(work)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +107,23 @@ mod tests {
         // The copy of this table is closed: its number is free, or names another file by now.
         let path = std::fs::read_link(format!("/proc/self/fd/{number}"));
         assert!(path.is_err() || path.unwrap() != std::path::Path::new("/proc"));
+        assert!(rustix::fs::fstat(kept.as_fd()).is_ok());
+    }
+
+    #[test]
+    fn threads_started_later_have_no_files() {
+        let spawner = Spawner::start().unwrap();
+        let kept = std::fs::File::open("/dev/null").unwrap();
+        for _ in 0..2 {
+            let (done, seen) = sync_channel(1);
+            let work = move || {
+                // The directory itself takes a descriptor while it is read.
+                done.send(std::fs::read_dir("/proc/thread-self/fd").unwrap().count()).unwrap();
+            };
+            // SAFETY: `work` has no descriptor.
+            unsafe { spawner.spawn("test".to_owned(), work) };
+            assert_eq!(seen.recv(), Ok(1));
+        }
         assert!(rustix::fs::fstat(kept.as_fd()).is_ok());
     }
 }

@@ -4,13 +4,13 @@
 //! thread that waits for the lock keeps the connection alive with the device that it writes to, and
 //! nobody replies any more. With a descriptor of its own, in a table of its own (see
 //! [`crate::mount_user`]), it doesn't keep those from which the requests were read: the kernel ends
-//! their requests when they are closed, releases the lock, and the thread ends. That does not cover
-//! requests of the ring, which end only with the whole connection.
+//! their requests when they are closed, releases the lock, and the thread ends. That covers neither
+//! requests of the ring nor those that nobody has read yet, which end only with the connection.
 
 use crate::{Errno, Session, device, mount_user};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A notification, and where to report its result.
 struct Notice {
@@ -18,38 +18,32 @@ struct Notice {
     result: SyncSender<Result<(), Errno>>,
 }
 
-/// The thread's state.
+/// The thread. `None`: it has not started, can't be started, or has ended.
 #[derive(Debug, Default)]
-enum State {
-    /// Starts with the first notification.
-    #[default]
-    New,
-    Running(Sender<Notice>),
-    /// It can't be started, or the session has ended.
-    None,
-}
-
-/// The thread, which starts with the first notification.
-#[derive(Debug, Default)]
-pub(crate) struct NoticeThread(Mutex<State>);
+pub(crate) struct NoticeThread(Mutex<Option<Sender<Notice>>>);
 
 impl NoticeThread {
+    /// Starts the thread. To be called before the mount opens files: see [`mount_user::Spawner`].
+    pub(crate) fn start(&self, session: &Session) {
+        *self.lock() = start(session);
+    }
+
     /// Sends a notification and returns the kernel's answer. `None`: there is no thread.
-    pub(crate) fn send(&self, session: &Session, message: &[u8]) -> Option<Result<(), Errno>> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::New) {
-            *state = start(session).map_or(State::None, State::Running);
-        }
-        let State::Running(notices) = &*state else { return None };
+    pub(crate) fn send(&self, message: &[u8]) -> Option<Result<(), Errno>> {
+        let notices = self.lock().clone()?;
         let (result, sent) = sync_channel(1);
         notices.send(Notice { message: message.to_vec(), result }).ok()?;
-        drop(state);
+        drop(notices);
         sent.recv().ok()
     }
 
     /// Ends the thread once it has sent what it was given.
     pub(crate) fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State::None;
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Sender<Notice>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -152,6 +152,13 @@ impl Notifier {
         self.send(abi::NOTIFY_PRUNE, &[NotifyPruneOut { count, padding: 0, spare: 0 }.as_bytes(), nodes.as_bytes()])
     }
 
+    /// Lets the callers send notifications themselves from now on: one that waits for a lock delays
+    /// no other. For a process that is about to end: after a kill, such a caller could keep it from
+    /// ending (see `notice_thread`).
+    pub fn send_directly(&self) {
+        self.session.notices.close();
+    }
+
     /// Wakes the pollers of an open file. `kh` is the number from its POLL request.
     ///
     /// # Errors
@@ -163,7 +170,7 @@ impl Notifier {
     /// Sends a notification for which the kernel takes locks: see [`crate::notice_thread`].
     fn send_locking(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         let message = message(code, parts)?;
-        let sent = self.session.notices.send(&self.session, &message);
+        let sent = self.session.notices.send(&message);
         self.count(sent.unwrap_or_else(|| self.write(&message)))
     }
 

@@ -8,6 +8,7 @@ use crate::dispatch::Dispatcher;
 use crate::inflight::InFlight;
 use crate::latency::LatencySnapshot;
 use crate::mount::{self, Attached, Mounter, Prepared};
+use crate::mount_user::Spawner;
 use crate::notice_thread::NoticeThread;
 use crate::request::parse;
 use crate::ring::{self, Plan, Rings};
@@ -230,6 +231,7 @@ impl Session {
                 format!("the kernel speaks {}.{}, not 7.31 or newer", offer.major, offer.minor),
             )));
         }
+        self.notices.start(self);
         let mut init_config = fs.init(self, &offer);
         init_config.max_readahead = self.options.readahead.unwrap_or(init_config.max_readahead);
         let rings = self.rings(&offer, &init_config).map_err(refuse)?;
@@ -283,11 +285,13 @@ impl Session {
             }
             (_, true) => {}
         }
+        let spawner = Spawner::start().map_err(|error| MountError::new("starting a thread", error))?;
         let plan = Plan {
             device: self.device.clone(),
             depth: self.options.depth,
             payload: init::agree(offer, init_config, true).0.payload,
             workers: self.options.max_workers,
+            spawner,
         };
         match Rings::prepare(self, &plan) {
             Ok(rings) => Ok(Some(rings)),

@@ -85,6 +85,8 @@ impl Mounted {
     /// other files were written.
     pub fn write_back(&self) -> Result<()> {
         let kernel = self.session.notifier();
+        // One that waits for a request that hangs must not keep these from being sent.
+        kernel.send_directly();
         let mut result = Ok(());
         for node in self.nodes.all() {
             if self.nodes.get(node).is_ok_and(|vnode| vnode.kind() == Kind::Regular) {

@@ -22,6 +22,7 @@ mod starvation;
 mod uring;
 
 use crate::core::Core;
+use crate::mount_user::Spawner;
 use crate::workers::Workers;
 use crate::{Errno, Session};
 use core::time::Duration;
@@ -56,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) payload: usize,
     /// Maximum number of worker threads.
     pub(crate) workers: usize,
+    /// Starts the threads that use the mount.
+    pub(crate) spawner: Spawner,
 }
 
 impl Rings {

@@ -117,7 +117,7 @@ impl Queue {
             plan: plan.clone(),
             workers,
             returns,
-            stall_recovery: StallRecovery::new(session.clone(), cpu),
+            stall_recovery: StallRecovery::new(session.clone(), cpu, plan.spawner.clone()),
             sched_idle,
             cpu_migration,
         };

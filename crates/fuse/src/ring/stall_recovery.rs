@@ -6,8 +6,8 @@
 //! request: committing the reply fetches the next pending one.
 
 use crate::abi::InHeader;
-use crate::sys::{self, Scheduling};
-use crate::{Errno, Opcode, Session, mount_user};
+use crate::mount_user::Spawner;
+use crate::{Errno, Opcode, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,9 +19,8 @@ pub(super) struct StallRecovery {
     file: AtomicU64,
     /// Threads whose system call is in progress.
     callers: Arc<Mutex<Callers>>,
-    /// Scheduling class of the process's threads. A thread spawned by the queue thread inherits the
-    /// queue's class instead.
-    scheduling: Scheduling,
+    /// Starts them: with the scheduling class of the process, not of the queue, and without files.
+    spawner: Spawner,
 }
 
 /// Maximum number of such threads: a program's request can overtake each one, which then has to
@@ -35,8 +34,8 @@ struct Callers {
 }
 
 impl StallRecovery {
-    pub(super) fn new(session: Arc<Session>, cpu: u16) -> Self {
-        Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default(), scheduling: sys::scheduling() }
+    pub(super) fn new(session: Arc<Session>, cpu: u16, spawner: Spawner) -> Self {
+        Self { session, cpu, file: AtomicU64::new(0), callers: Arc::default(), spawner }
     }
 
     /// Remembers the request's node if only regular files receive this opcode.
@@ -67,30 +66,33 @@ impl StallRecovery {
         }
         callers.count += 1;
         drop(callers);
-        let (mountpoint, cpu, callers) = (self.session.mountpoint().to_owned(), self.cpu, self.callers.clone());
-        let scheduling = self.scheduling;
-        let call = move |_| {
-            sys::reset_inherited_policy(scheduling);
+        let caller = Caller(self.callers.clone());
+        let (mountpoint, cpu) = (self.session.mountpoint().to_owned(), self.cpu);
+        let call = move || {
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-            lock(&callers).ids.push(id);
+            lock(&caller.0).ids.push(id);
             // The result does not matter: see `is_own_request`.
             let _ignored = rustix::fs::statfs(&mountpoint);
-            let mut callers = lock(&callers);
-            callers.ids.retain(|&other| other != id);
-            callers.count -= 1;
+            lock(&caller.0).ids.retain(|&other| other != id);
         };
         // SAFETY: `call` has no descriptor.
-        if let Err(error) = unsafe { mount_user::spawn(format!("fuse-kick-{cpu}"), None, call) } {
-            tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
-            lock(&self.callers).count -= 1;
-        }
+        unsafe { self.spawner.spawn(format!("fuse-kick-{cpu}"), call) };
     }
 
     /// Whether the request comes from one of these threads, which only serve to give the queue
     /// something to commit. It bypasses the handlers, which could be slow as well.
     pub(super) fn is_own_request(&self, request: &InHeader) -> bool {
         request.opcode == Opcode::Statfs as u32 && lock(&self.callers).ids.contains(&request.pid)
+    }
+}
+
+/// Counts a thread from when it is asked for until it ends or can't be started.
+struct Caller(Arc<Mutex<Callers>>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        lock(&self.0).count -= 1;
     }
 }
 

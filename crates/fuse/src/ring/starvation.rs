@@ -8,7 +8,9 @@
 //!
 //! An entry that was *registered* in the round proves nothing, because all others may have been in
 //! use before. Nor does an idle entry once all others have completed in one go: the kernel delivers
-//! a limited number of requests per system call, and may have assigned one to that entry, too.
+//! a limited number of requests per system call, and may have assigned one to that entry, too. A
+//! call that slept delivers only the first one: then the next round, which delivers the rest, finds
+//! the starvation.
 
 /// Maximum number of deliveries per system call after which the kernel leaves none behind: less
 /// than `IO_LOCAL_TW_DEFAULT_MAX`.
