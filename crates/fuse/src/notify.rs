@@ -120,10 +120,10 @@ impl Notifier {
 
     /// Makes the kernel send an empty NOTIFY_REPLY with id [`KICK`] to the queue of the current
     /// CPU. `file` is a regular file that the kernel knows. Takes no lock that a handler could hold
-    /// up, because the range is empty.
+    /// up, because the range is empty. Not counted: the reply is not, either.
     pub(crate) fn kick(&self, file: u64) -> Result<(), Errno> {
         let out = NotifyRetrieveOut { notify_unique: KICK, nodeid: file, offset: 0, size: 0, padding: 0 };
-        self.send(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])
+        self.write(&message(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])?)
     }
 
     /// Makes the kernel deliver again all requests that were read from the device and not replied

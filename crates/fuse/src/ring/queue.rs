@@ -232,13 +232,18 @@ impl Queue {
         let Some(Some(entry)) = self.entries.get_mut(index) else { return };
         entry.registering = false;
         let opcode = entry.accept(&self.session.inflight);
-        if let Some((counters, opcode)) = self.session.counters.ring.get(usize::from(self.cpu)).zip(opcode) {
+        let is_own = self.stall_recovery.is_own_request(entry.request());
+        // Kicks are no requests of programs.
+        if !is_own
+            && !entry.is_kick_reply()
+            && let Some((counters, opcode)) = self.session.counters.ring.get(usize::from(self.cpu)).zip(opcode)
+        {
             counters.count(opcode);
         }
         if let Some(opcode) = opcode {
             self.stall_recovery.record_request(opcode, entry.request().nodeid);
         }
-        if self.stall_recovery.is_own_request(entry.request()) {
+        if is_own {
             entry.refuse();
             return self.commit(index);
         }
