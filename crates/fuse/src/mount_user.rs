@@ -7,10 +7,10 @@
 //! that cannot be unmounted, and a sync(2) that hangs. So such a thread gets its own table, without
 //! the device.
 
-use crate::sys;
+use crate::{Errno, sys};
 use std::io;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 
 /// Starts a thread that may wait for replies of this server. `file` is its only descriptor: not
 /// even the standard streams are open. If the kernel refuses a separate table (before Linux 5.9, or
@@ -46,8 +46,8 @@ pub(crate) unsafe fn spawn(
     started.map(drop)
 }
 
-/// A thread's name, and what it does.
-type Thread = (String, Box<dyn FnOnce() + Send>);
+/// A thread's name, what it does, and where to report whether it was started.
+type Thread = (String, Box<dyn FnOnce() + Send>, SyncSender<io::Result<()>>);
 
 /// Starts threads like [`spawn`], without a descriptor, while the mount is in use.
 ///
@@ -64,9 +64,8 @@ impl Spawner {
     pub(crate) fn start() -> io::Result<Self> {
         let (threads, wanted) = channel::<Thread>();
         let run = move |_| {
-            while let Ok((name, work)) = wanted.recv() {
-                let started = std::thread::Builder::new().name(name).spawn(work);
-                drop(started);
+            while let Ok((name, work, report)) = wanted.recv() {
+                let _received = report.send(std::thread::Builder::new().name(name).spawn(work).map(drop));
             }
         };
         // SAFETY: `run` has no descriptor, nor has what it receives.
@@ -74,12 +73,17 @@ impl Spawner {
         Ok(Self(threads))
     }
 
-    /// Starts a thread. `work` is dropped if that fails.
+    /// Starts a thread.
     ///
     /// # Safety
     /// `work` neither owns nor borrows a descriptor.
-    pub(crate) unsafe fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) {
-        let _dropped = self.0.send((name, Box::new(work)));
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) unsafe fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let (report, started) = sync_channel(1);
+        let _ended = self.0.send((name, Box::new(work), report));
+        started.recv().unwrap_or_else(|_| Err(Errno::SRCH.into()))
     }
 }
 
@@ -121,7 +125,7 @@ mod tests {
                 done.send(std::fs::read_dir("/proc/thread-self/fd").unwrap().count()).unwrap();
             };
             // SAFETY: `work` has no descriptor.
-            unsafe { spawner.spawn("test".to_owned(), work) };
+            unsafe { spawner.spawn("test".to_owned(), work) }.unwrap();
             assert_eq!(seen.recv(), Ok(1));
         }
         assert!(rustix::fs::fstat(kept.as_fd()).is_ok());

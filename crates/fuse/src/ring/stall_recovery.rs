@@ -66,33 +66,28 @@ impl StallRecovery {
         }
         callers.count += 1;
         drop(callers);
-        let caller = Caller(self.callers.clone());
-        let (mountpoint, cpu) = (self.session.mountpoint().to_owned(), self.cpu);
+        let (mountpoint, cpu, callers) = (self.session.mountpoint().to_owned(), self.cpu, self.callers.clone());
         let call = move || {
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-            lock(&caller.0).ids.push(id);
+            lock(&callers).ids.push(id);
             // The result does not matter: see `is_own_request`.
             let _ignored = rustix::fs::statfs(&mountpoint);
-            lock(&caller.0).ids.retain(|&other| other != id);
+            let mut callers = lock(&callers);
+            callers.ids.retain(|&other| other != id);
+            callers.count -= 1;
         };
         // SAFETY: `call` has no descriptor.
-        unsafe { self.spawner.spawn(format!("fuse-kick-{cpu}"), call) };
+        if let Err(error) = unsafe { self.spawner.spawn(format!("fuse-kick-{cpu}"), call) } {
+            tracing::warn!(cpu, %error, "a queue stalls until a slow request ends: cannot start a thread");
+            lock(&self.callers).count -= 1;
+        }
     }
 
     /// Whether the request comes from one of these threads, which only serve to give the queue
     /// something to commit. It bypasses the handlers, which could be slow as well.
     pub(super) fn is_own_request(&self, request: &InHeader) -> bool {
         request.opcode == Opcode::Statfs as u32 && lock(&self.callers).ids.contains(&request.pid)
-    }
-}
-
-/// Counts a thread from when it is asked for until it ends or can't be started.
-struct Caller(Arc<Mutex<Callers>>);
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        lock(&self.0).count -= 1;
     }
 }
 
