@@ -70,7 +70,7 @@ use_uring() {
 		return
 	fi
 	exec {uring_lock}>>"$uring_users"
-	# Whoever gets the lock exclusively is alone, and finds the switch as the user set it.
+	# No other run is under way if the exclusive lock is free: the switch has the user's value.
 	if flock -n -x "$uring_lock"; then
 		cat "$uring_switch" >"$uring_users.before"
 		[[ $(<"$uring_switch") == Y ]] ||
@@ -85,8 +85,8 @@ release_uring() {
 }
 
 # Prints the processes that wait in the kernel and can't be killed, with their stacks: each may be
-# the fault of a test that failed, and keeps file systems mounted, so that later ones hang. Reads no
-# command lines: that waits for the process, too.
+# the fault of a test that failed, and keeps file systems mounted, so that later tests hang. Prints
+# no command lines: reading that of a stuck process can hang, too.
 report_stuck_processes() {
 	local pid name
 	while read -r pid name; do

@@ -13,8 +13,8 @@ step "cargo doc, with private items"
 as_builder env RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --locked --workspace --no-deps --document-private-items
 if command -v shellcheck >/dev/null; then
 	step "shellcheck"
-	scripts=$(git ls-files boot)
-	mapfile -t scripts < <(xargs grep -l '^#!' <<<"$scripts")
+	boot=$(git ls-files boot)
+	mapfile -t scripts < <(xargs grep -l '^#!' <<<"$boot")
 	shellcheck -x -S warning -e SC1091 scripts/*.sh crates/cli/tests/it/docs/*.sh .ci/run "${scripts[@]}"
 else
 	note "shellcheck is not installed: scripts not checked; run make deps"

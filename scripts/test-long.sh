@@ -4,8 +4,8 @@
 # interrupted: it goes on with the next part that has not passed for this commit.
 #
 #   scripts/test-long.sh                  go on, or begin
-#   scripts/test-long.sh --status         what has passed, failed and is left
-#   scripts/test-long.sh --anew           forget what has passed
+#   scripts/test-long.sh --status         list the parts that passed, failed and remain
+#   scripts/test-long.sh --anew           begin again with the first part
 #   scripts/test-long.sh 'package(fuse)'  only the tests of this filter of cargo-nextest
 #
 # A part is the tests of one module, or one fuzz target. FUZZ_SECONDS=600 changes the second.

@@ -25,7 +25,7 @@ trap release_uring EXIT
 step "Tools from crates.io"
 tools=$(scripts/tools.sh cargo-nextest mdbook fsx pjdfstest)
 export STRATA_TOOLS=${tools%/bin}
-# Cargo's, of the user who builds; the tests run as root.
+# Root runs the tests, with the cargo of the user who builds.
 export PATH="$tools:$builder_home/.cargo/bin:$PATH"
 export CARGO_HOME="${CARGO_HOME:-$builder_home/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$builder_home/.rustup}"
 target=${CARGO_TARGET_DIR:-target}

@@ -6,11 +6,11 @@
 //! * an entry was committed and received nothing: no request was pending at that moment;
 //! * an entry was idle before a round and still is after it: since then, every request found one.
 //!
-//! An entry that was *registered* in the round proves nothing, because all others may have been in
-//! use before. Nor does an idle entry once all others have completed in one go: the kernel delivers
-//! a limited number of requests per system call, and may have assigned one to that entry, too. A
-//! call that slept delivers only the first one: then the next round, which delivers the rest, finds
-//! the starvation.
+//! An entry that was *registered* in the round proves nothing: all others may have been in use
+//! before. Nor does an idle entry after [`MAX_DELIVERIES`] completions: the kernel delivers a
+//! limited number of requests per system call, so it may hold back one for that entry. A system
+//! call that slept delivers one request only; the next round delivers the others and finds the
+//! starvation then.
 
 /// Maximum number of deliveries per system call after which the kernel leaves none behind: less
 /// than `IO_LOCAL_TW_DEFAULT_MAX`.

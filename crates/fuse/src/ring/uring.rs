@@ -186,11 +186,11 @@ mod tests {
         Entry128::from(Nop::new().build().user_data(user_data))
     }
 
-    /// `None`, with a message, where the kernel has no io_uring or an old one.
+    /// `None`, and the test is skipped, where the kernel has no io_uring or an old one.
     fn uring(entries: u32) -> Option<Uring> {
         let file = std::fs::File::open("/dev/null").unwrap();
         let uring = Uring::new(entries, std::os::fd::AsFd::as_fd(&file));
-        uring.inspect_err(|error| eprintln!("skipped: io_uring is not available: {error}")).ok()
+        uring.inspect_err(|error| testkit::skip(format!("io_uring is not available: {error}"))).ok()
     }
 
     #[test]
