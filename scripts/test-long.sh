@@ -12,6 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
+. scripts/test-steps.sh
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 commit=$(git rev-parse HEAD)
@@ -57,13 +58,8 @@ flock -n 8 || die "test-long.sh: another run is under way in $target/test-long"
 [[ ${1:-} != --anew ]] || rm -rf "$state"
 mkdir -p "$state/results" "$state/logs"
 
-scripts/deps.sh build test
-tools=$(scripts/tools.sh cargo-nextest mdbook fsx pjdfstest)
-export STRATA_TOOLS=${tools%/bin} PATH="$tools:$builder_home/.cargo/bin:$PATH"
-export CARGO_HOME="${CARGO_HOME:-$builder_home/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$builder_home/.rustup}"
 export STRATA_TEST_LONG=1 STRATA_SKIPPED=$state/skipped PROPTEST_CASES=${PROPTEST_CASES:-5000}
-step "Compiling the tests"
-as_builder cargo test --quiet --locked --workspace --no-run
+prepare_tests
 use_uring
 cleanup() {
 	release_uring
@@ -73,29 +69,29 @@ trap cleanup EXIT
 
 # Prints the modules of the tests as PROGRAM MODULE; unit tests of a crate are one module.
 modules() {
-	cargo nextest list --locked --workspace --message-format oneline ${filter:+-E "$filter"} |
-		awk '{ module = $2; if ($1 !~ /::it$/ || !sub(/::.*/, "", module)) module = "*"; print $1, module }' | sort -u
+	cargo nextest list --locked --workspace --message-format json ${filter:+-E "$filter"} | python3 -c '
+import json, sys
+modules = set()
+for program, suite in json.load(sys.stdin)["rust-suites"].items():
+    for test, case in suite["testcases"].items():
+        if case["filter-match"]["status"] == "matches":
+            modules.add((program, test.split("::")[0] if program.endswith("::it") and "::" in test else "*"))
+modules or sys.exit("error: test-long.sh: no test matches the filter")
+print("\n".join(" ".join(module) for module in sorted(modules)))'
 }
 {
 	modules
 	if [[ -z $filter ]]; then
 		scripts/fuzz.sh --list | sed 's/^/fuzz /'
-		printf '%s\n' 'script documentation' 'script book' 'script library' 'script kernel-6.1' 'script boot'
+		printf 'script %s\n' "${other_tests[@]}"
 	fi
-} >"$state/parts"
+} >"$state/parts.new"
+mv "$state/parts.new" "$state/parts"
 
 run_part() { # KIND NAME
 	case $1 in
 	fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} scripts/fuzz.sh "$2" ;;
-	script)
-		case $2 in
-		documentation) as_builder cargo test --quiet --locked --workspace --doc ;;
-		book) scripts/book.sh ;;
-		library) make -s -C lib/versionfs test BUILD="$target/versionfs" ;;
-		kernel-6.1) scripts/test-old-kernel.sh "$target/debug/strata" "$tools/fsx" ;;
-		boot) scripts/test-boot.sh "$target/debug/strata" ;;
-		esac
-		;;
+	script) run_other_test "$2" ;;
 	*)
 		local module="binary_id(=$1)"
 		[[ $2 == '*' ]] || module+=" & test(/^$2(::|\$)/)"
