@@ -28,8 +28,12 @@ impl Place<'_> {
         for first in all.into_iter().skip(begin) {
             cx.check()?;
             let bytes = match self.core.log.read_segment(&server, &dir, first) {
-                // Discarded since.
-                Err(Errno::NOENT) => continue,
+                // Discarded since, and all before it: the oldest go first. A reply with those would
+                // have a gap.
+                Err(Errno::NOENT) => {
+                    out.clear();
+                    continue;
+                }
                 read => read?,
             };
             for part in SegmentParts::of(&bytes, first) {
