@@ -8,7 +8,7 @@ use crate::common::layer_ops::{CX, find, name};
 use hostfs::{HostFs, HostOptions};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use unionfs::{
     Branch, BranchChange, BranchStatus, BuildError, ChangePolicy, InUse, Metacopy, Mode, OpenedFile, Options,
@@ -582,9 +582,11 @@ fn no_file_is_opened_on_a_branch_between_check_and_removal() {
     let right_branch = || branch(&right, "/r", Mode::ReadOnly);
     let union = union(vec![branch(&left, "/l", Mode::ReadWrite), right_branch()]);
     let stop = Arc::new(AtomicBool::new(false));
+    // Number of threads that have opened the file. On a busy machine one may begin late.
+    let ready = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..2)
         .map(|_| {
-            let (union, stop) = (union.clone(), stop.clone());
+            let (union, stop, ready) = (union.clone(), stop.clone(), ready.clone());
             std::thread::spawn(move || {
                 let (mut opened, mut absent) = (0, 0);
                 while !stop.load(Ordering::Relaxed) {
@@ -604,6 +606,9 @@ fn no_file_is_opened_on_a_branch_between_check_and_removal() {
                                 assert_eq!(read(&*file), b"there");
                             }
                             opened += 1;
+                            if opened == 1 {
+                                ready.fetch_add(1, Ordering::Relaxed);
+                            }
                         }
                     }
                 }
@@ -612,7 +617,7 @@ fn no_file_is_opened_on_a_branch_between_check_and_removal() {
         })
         .collect();
     let (mut removed, mut refused) = (0, 0);
-    while removed < 100 || refused < 20 {
+    while removed < 100 || refused < 20 || ready.load(Ordering::Relaxed) < 2 {
         match union.change_branches(vec![remove("/r")], &REFUSE) {
             Ok(()) => {
                 removed += 1;
