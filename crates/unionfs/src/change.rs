@@ -454,10 +454,12 @@ impl Core {
             }
             (log, _) => self.copy_with_log(op, next, used, log, index)?,
         };
-        if !next.removed.is_empty() {
-            self.let_follow(set, &next.removed, &copies);
-        }
+        let mut files = Vec::new();
         self.branches.replace(set.clone(), || {
+            // A file that is opened later is opened again, in the new set.
+            if !next.removed.is_empty() {
+                files = self.pin_remaining(&Op::new(op, old), &next.removed, &copies);
+            }
             self.links.replace(index);
             match log {
                 NewLog::Unchanged => {}
@@ -465,6 +467,7 @@ impl Core {
                 NewLog::None(known) => self.identity.replace(known, None),
             }
         });
+        drop(files);
         self.adopt_copies(op, used, copies);
         if let Some(carrying) = carrying {
             self.adopt_carried(op, carrying);

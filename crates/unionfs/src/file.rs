@@ -1,6 +1,7 @@
-//! Open files. They follow their vnode to another branch, but remain on a branch that is removed.
+//! Open files. They follow their vnode to another branch. Those that lie on a branch when it is
+//! removed remain there.
 
-use crate::branch::{BranchId, BranchState};
+use crate::branch::{BranchId, BranchState, Lower};
 use crate::metacopy::as_metacopy;
 use crate::node::UnionVnode;
 use crate::op::Op;
@@ -40,6 +41,8 @@ pub(crate) struct UnionFile {
     shared: Option<u16>,
     /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
+    /// The file's branch was removed while the file lay on it: the file stays there.
+    pinned: AtomicBool,
     direct_writes: DirectWrites,
     seen: RwLock<Seen>,
 }
@@ -52,7 +55,7 @@ struct WriteGuard<'a> {
 
 /// The generation of no set.
 const NEVER_FIXED: u64 = 0;
-/// How long a change of the set waits for an operation that opens the lower file.
+/// How long a change of the set waits for an operation that opens the lower file, which may hang.
 const FOLLOWING: Duration = Duration::from_millis(20);
 
 impl std::fmt::Debug for UnionFile {
@@ -92,6 +95,7 @@ impl UnionFile {
             holds_host_file,
             shared: shared.then_some(moves),
             bound: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             direct_writes: DirectWrites::default(),
             seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
         });
@@ -136,19 +140,27 @@ impl UnionFile {
         self.direct_writes.any()
     }
 
-    /// Returns the branch of the lower file that was used last.
-    pub(crate) fn branch(&self) -> BranchId {
-        self.seen.read().branch
+    /// Whether the file stays where it is, wherever its vnode is.
+    pub(crate) fn stays(&self) -> bool {
+        self.is_bound() || self.pinned.load(Ordering::Acquire)
     }
 
-    /// If the file lies on one of the branches `removed`, lets it follow its vnode to the branch
-    /// `to` after they were removed.
-    pub(crate) fn may_leave(&self, removed: &[BranchId], to: BranchId, state: &Arc<BranchState>) {
+    /// Returns the branch of the file: its vnode's, although it may not have followed yet, unless
+    /// it stays.
+    pub(crate) fn branch(&self) -> BranchId {
+        if self.stays() { self.seen.read().branch } else { self.vnode.branch() }
+    }
+
+    /// Lets the file stay where its vnode is in the set of `op`, which is being replaced.
+    pub(crate) fn pin(&self, op: &Op<'_>) {
         // An operation that holds the lock for longer is just following the vnode.
-        let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return };
-        if removed.contains(&seen.branch) && !removed.contains(&to) && !self.is_bound() {
-            (seen.branch, seen._home) = (to, state.clone());
+        if !self.stays()
+            && let Some(mut seen) = self.seen.try_write_for(FOLLOWING)
+            && let Err(errno) = self.follow(op, &mut seen, self.vnode.leaf_and_moves())
+        {
+            tracing::debug!(file = ?self, %errno, "an open file stays behind on a branch that is removed");
         }
+        self.pinned.store(true, Ordering::Release);
     }
 
     /// Lets the file continue on the branch `to`: the lower file itself was carried there from the
@@ -172,27 +184,34 @@ impl UnionFile {
         }
         {
             let seen = self.seen.read();
-            if seen.moves == self.vnode.moves() && seen.generation == self.vnode.core.branches.generation() {
+            let core = &self.vnode.core;
+            let is_there = seen.moves == self.vnode.moves() && seen.generation == core.branches.generation();
+            if is_there || self.pinned.load(Ordering::Acquire) {
                 return Ok(seen.file.clone());
             }
         }
-        self.vnode.run_read(cx, |op| self.follow(op))
+        self.vnode.run_read(cx, |op| self.follow_in(op))
     }
 
-    /// Opens the lower file where the file is now. A file that was opened on a branch removed since
-    /// remains there, even if its name leads to another file.
-    fn follow(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
+    /// Lets the file follow its vnode, and returns the lower open file. `ESTALE` if the set of `op`
+    /// is no longer the current one: the vnode may be where only a later set has a branch.
+    fn follow_in(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
         let mut seen = self.seen.write();
-        let (lower, moves) = self.vnode.leaf_and_moves();
-        if seen.moves != moves
-            && op.set.member(seen.branch).is_some()
-            && let Ok(home) = op.set.branch(lower.branch)
-        {
-            let file = lower.vnode.open(&self.vnode.core.server(op), self.flags.without_trunc())?;
-            *seen = Seen { generation: 0, moves, branch: lower.branch, _home: home.clone(), file };
-        }
-        (seen.generation, seen.moves) = (op.set.generation, moves);
+        let present = self.vnode.leaf_and_moves();
+        op.check_set(&self.vnode.core.branches)?;
+        self.follow(op, &mut seen, present)?;
         Ok(seen.file.clone())
+    }
+
+    /// Opens the lower file where the vnode is in the set of `op`.
+    fn follow(&self, op: &Op<'_>, seen: &mut Seen, (lower, moves): (Lower, u16)) -> Result<()> {
+        if seen.moves != moves {
+            let home = op.set.branch(lower.branch)?.clone();
+            let file = lower.vnode.open(&self.vnode.core.server(op), self.flags.without_trunc())?;
+            *seen = Seen { generation: op.set.generation, moves, branch: lower.branch, _home: home, file };
+        }
+        seen.generation = op.set.generation;
+        Ok(())
     }
 
     /// Returns the lower open file for a write. Opening a file for writing copies it up, so it lies
@@ -211,8 +230,7 @@ impl UnionFile {
             // Revalidates the vnode.
             let file = self.lower(cx)?;
             let set = self.vnode.core.branches.get();
-            let branch = self.branch();
-            if set.member(branch).is_none() || set.writable(branch) || self.vnode.stays() {
+            if self.stays() || set.writable(self.branch()) || self.vnode.stays() {
                 return Ok((WriteGuard { _direct: None, _writing: Some(writing) }, file));
             }
             drop((writing, file));
@@ -221,9 +239,10 @@ impl UnionFile {
         }
     }
 
-    /// Returns the lower open file and its branch, if that was removed from the set.
+    /// Returns the lower open file and its branch, if the file stays on a branch that was removed
+    /// from the set.
     pub(crate) fn on_removed_branch(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
-        let seen = self.seen.read();
+        let seen = self.stays().then(|| self.seen.read())?;
         op.set.member(seen.branch).is_none().then(|| (seen.branch, seen.file.clone()))
     }
 
@@ -332,5 +351,92 @@ impl OpenFile for UnionFile {
             Some(lower) => file.reflink_from(cx, &*lower),
             None => file.reflink_from(cx, source),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Branch, BranchChange, Mode, Options, Unionfs};
+    use memfs::MemFs;
+    use stack::{ChangePolicy, InUse};
+    use std::path::PathBuf;
+    use vnode::{Layer, Name};
+
+    const CX: Cx<'static> = Cx::internal(0, 0);
+
+    fn branch(path: &str) -> Branch {
+        Branch { layer: MemFs::new(), path: path.into(), mode: Mode::ReadWrite }
+    }
+
+    fn replace(union: &Unionfs, old: &str, new: &str, in_use: InUse) {
+        let changes =
+            vec![BranchChange::Insert { at: 0, branch: branch(new) }, BranchChange::Remove(PathBuf::from(old))];
+        let policy = ChangePolicy { patience: Duration::from_secs(10), in_use, expected_generation: None };
+        union.change_branches(changes, &policy).unwrap();
+    }
+
+    fn content(file: &dyn OpenFile) -> Vec<u8> {
+        let mut out = vec![0; 64];
+        let len = file.read(&CX, &mut out, 0).unwrap();
+        out.truncate(len);
+        out
+    }
+
+    /// A union of one branch, `/0`, and a file that is open twice.
+    struct Opened {
+        union: Arc<Unionfs>,
+        file: Arc<dyn Vnode>,
+        open: [Arc<dyn OpenFile>; 2],
+    }
+
+    impl Opened {
+        fn new() -> Self {
+            let union = Unionfs::new(vec![branch("/0")], Options::default()).unwrap();
+            let name = Name::new(b"f").unwrap();
+            let (entry, first) = union.root().create(&CX, name, 0o644, OpenFlags::RDWR).unwrap();
+            let second = entry.vnode.open(&CX, OpenFlags::RDWR).unwrap();
+            Self { union, file: entry.vnode, open: [first, second] }
+        }
+
+        /// What is written through each open file is read through both, and through a new one.
+        fn check(&self) {
+            for (at, writer) in self.open.iter().enumerate() {
+                let written = format!("written through {at}").into_bytes();
+                writer.write(&CX, &written, 0).unwrap();
+                let new = self.file.open(&CX, OpenFlags::RDONLY).unwrap();
+                for reader in self.open.iter().chain([&new]) {
+                    assert_eq!(content(&**reader), written);
+                }
+            }
+        }
+    }
+
+    /// An operation that began before the set of branches was replaced looks where the file is when
+    /// its vnode lies on a branch of the new set already. The file must still follow, or it would
+    /// read and write the copy on the removed branch.
+    #[test]
+    fn an_operation_of_an_older_set_does_not_leave_a_file_behind() {
+        let opened = Opened::new();
+        let file: &UnionFile = opened.open[1].as_any().downcast_ref().unwrap();
+        let core = file.vnode.core.clone();
+        replace(&opened.union, "/0", "/1", InUse::CopyUp);
+        let old = core.branches.get();
+        replace(&opened.union, "/1", "/2", InUse::CopyUp);
+        assert_eq!(file.follow_in(&Op::new(&CX, &old)).map(drop), Err(Errno::STALE));
+        opened.check();
+    }
+
+    /// An open file that has not followed its vnode to a branch yet does so when that is removed,
+    /// and stays there.
+    #[test]
+    fn a_file_that_has_not_followed_is_not_left_two_branches_behind() {
+        let opened = Opened::new();
+        replace(&opened.union, "/0", "/1", InUse::CopyUp);
+        opened.open[0].write(&CX, b"written before", 0).unwrap();
+        replace(&opened.union, "/1", "/2", InUse::Keep);
+        assert_eq!(content(&*opened.open[1]), b"written before");
+        opened.open[1].write(&CX, b"written after ", 0).unwrap();
+        assert_eq!(content(&*opened.open[0]), b"written after ");
     }
 }

@@ -88,7 +88,7 @@ impl Core {
         let mut used: HashMap<u64, Used> = HashMap::new();
         for file in files.iter().filter_map(as_union_file) {
             // A file that has remained on a branch removed earlier is not affected.
-            if op.set.member(file.branch()).is_none() {
+            if file.on_removed_branch(op).is_some() {
                 continue;
             }
             let vnode = file.vnode();
@@ -154,16 +154,19 @@ impl Core {
         BuildError::InUse(files)
     }
 
-    /// Lets open files that have not followed their vnode yet leave the branches `removed`: the
-    /// vnode already lies on a branch of `set`, the new set, or will lie on that of its copy.
-    pub(crate) fn let_follow(&self, set: &BranchSet, removed: &[BranchId], copies: &Copies) {
-        for file in self.open_files.all().iter().filter_map(as_union_file) {
-            let vnode = file.vnode();
-            let to = copies.get(&vnode.id).map_or_else(|| vnode.branch(), |copy| copy.lower.branch);
-            if let Ok(state) = set.branch(to) {
-                file.may_leave(removed, to, state);
+    /// Pins the open files that lie on the branches `removed` and have no copy elsewhere. `op` has
+    /// the set that is being replaced; no operation uses the new one yet. Returns all open files:
+    /// to close the last reference to one takes the lock of the set.
+    #[must_use]
+    pub(crate) fn pin_remaining(&self, op: &Op<'_>, removed: &[BranchId], copies: &Copies) -> Vec<Arc<dyn OpenFile>> {
+        let op = &op.without_waiting();
+        let files = self.open_files.all();
+        for file in files.iter().filter_map(as_union_file) {
+            if removed.contains(&file.branch()) && !copies.contains_key(&file.vnode().id) {
+                file.pin(op);
             }
         }
+        files
     }
 
     /// Gives the vnodes of files in use their copies, after the set of branches was replaced.
@@ -189,8 +192,7 @@ impl Core {
         let set = self.branches.get();
         let mut counts: HashMap<BranchId, u64> = HashMap::new();
         for file in self.open_files.all().iter().filter_map(as_union_file) {
-            let stays = file.is_bound() || set.member(file.branch()).is_none();
-            *counts.entry(if stays { file.branch() } else { file.vnode().branch() }).or_default() += 1;
+            *counts.entry(file.branch()).or_default() += 1;
         }
         let status = |member: &crate::set::Member| BranchStatus {
             path: member.state.path.clone(),
