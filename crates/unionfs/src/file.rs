@@ -151,16 +151,25 @@ impl UnionFile {
         if self.stays() { self.seen.read().branch } else { self.vnode.branch() }
     }
 
-    /// Lets the file stay where its vnode is in the set of `op`, which is being replaced.
-    pub(crate) fn pin(&self, op: &Op<'_>) {
-        // An operation that holds the lock for longer is just following the vnode.
-        if !self.stays()
-            && let Some(mut seen) = self.seen.try_write_for(FOLLOWING)
-            && let Err(errno) = self.follow(op, &mut seen, self.vnode.leaf_and_moves())
-        {
-            tracing::debug!(file = ?self, %errno, "an open file stays behind on a branch that is removed");
+    /// Lets the file follow its vnode in the set of `op` before that is replaced: it may have to
+    /// stay there.
+    pub(crate) fn catch_up(&self, op: &Op<'_>) {
+        let caught_up = self.vnode.revalidate(op).and_then(|()| {
+            // An operation that holds the lock for longer is just following the vnode.
+            let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return Ok(()) };
+            self.follow(op, &mut seen, self.vnode.leaf_and_moves())
+        });
+        if let Err(errno) = caught_up {
+            tracing::debug!(file = ?self, %errno, "an open file did not follow before its branch was removed");
         }
-        self.pinned.store(true, Ordering::Release);
+    }
+
+    /// Lets the file stay on its branch if that is one of `removed`. Called while the set is
+    /// replaced: takes no lock that is held during I/O.
+    pub(crate) fn pin_on(&self, removed: &[BranchId]) {
+        if removed.contains(&self.vnode.leaf().branch) {
+            self.pinned.store(true, Ordering::Release);
+        }
     }
 
     /// Lets the file continue on the branch `to`: the lower file itself was carried there from the
@@ -179,28 +188,39 @@ impl UnionFile {
 
     /// Returns the lower open file on the branch where the file is now.
     pub(crate) fn lower(&self, cx: &Cx<'_>) -> Result<Arc<dyn OpenFile>> {
-        if self.is_fixed() || self.bound.load(Ordering::Acquire) {
+        if self.is_fixed() || self.is_bound() {
             return Ok(self.first.clone());
         }
+        self.present(cx).map(|(file, _)| file)
+    }
+
+    /// Returns the lower open file and its branch.
+    fn present(&self, cx: &Cx<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
         {
             let seen = self.seen.read();
-            let core = &self.vnode.core;
-            let is_there = seen.moves == self.vnode.moves() && seen.generation == core.branches.generation();
-            if is_there || self.pinned.load(Ordering::Acquire) {
-                return Ok(seen.file.clone());
+            if self.is_bound() {
+                return Ok((self.first.clone(), seen.branch));
+            }
+            let is_there = seen.moves == self.vnode.moves() && seen.generation == self.vnode.core.branches.generation();
+            if is_there || self.stays() {
+                return Ok((seen.file.clone(), seen.branch));
             }
         }
         self.vnode.run_read(cx, |op| self.follow_in(op))
     }
 
-    /// Lets the file follow its vnode, and returns the lower open file. `ESTALE` if the set of `op`
-    /// is no longer the current one: the vnode may be where only a later set has a branch.
-    fn follow_in(&self, op: &Op<'_>) -> Result<Arc<dyn OpenFile>> {
+    /// Lets the file follow its vnode, and returns the lower open file and its branch. `ESTALE` if
+    /// the set of `op` is no longer the current one: the vnode may be where only a later set has a
+    /// branch.
+    fn follow_in(&self, op: &Op<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
         let mut seen = self.seen.write();
         let present = self.vnode.leaf_and_moves();
         op.check_set(&self.vnode.core.branches)?;
-        self.follow(op, &mut seen, present)?;
-        Ok(seen.file.clone())
+        // It may have been pinned while this operation waited for the set.
+        if !self.stays() {
+            self.follow(op, &mut seen, present)?;
+        }
+        Ok((seen.file.clone(), seen.branch))
     }
 
     /// Opens the lower file where the vnode is in the set of `op`.
@@ -228,9 +248,9 @@ impl UnionFile {
         loop {
             let writing = gate.write(cx, self.vnode.id)?;
             // Revalidates the vnode.
-            let file = self.lower(cx)?;
+            let (file, branch) = self.present(cx)?;
             let set = self.vnode.core.branches.get();
-            if self.stays() || set.writable(self.branch()) || self.vnode.stays() {
+            if set.member(branch).is_none() || set.writable(branch) || self.vnode.stays() {
                 return Ok((WriteGuard { _direct: None, _writing: Some(writing) }, file));
             }
             drop((writing, file));

@@ -154,16 +154,26 @@ impl Core {
         BuildError::InUse(files)
     }
 
-    /// Pins the open files that lie on the branches `removed` and have no copy elsewhere. `op` has
-    /// the set that is being replaced; no operation uses the new one yet. Returns all open files:
-    /// to close the last reference to one takes the lock of the set.
-    #[must_use]
-    pub(crate) fn pin_remaining(&self, op: &Op<'_>, removed: &[BranchId], copies: &Copies) -> Vec<Arc<dyn OpenFile>> {
+    /// Lets the open files on the branches `removed` follow their vnodes there, in the set of `op`,
+    /// which is to be replaced.
+    pub(crate) fn catch_up(&self, op: &Op<'_>, removed: &[BranchId]) {
         let op = &op.without_waiting();
+        for file in self.open_files.all().iter().filter_map(as_union_file) {
+            if !file.stays() && removed.contains(&file.branch()) {
+                file.catch_up(op);
+            }
+        }
+    }
+
+    /// Pins the open files that lie on the branches `removed` and have no copy elsewhere, while the
+    /// set is replaced. Returns all open files: to close the last reference to one takes the lock
+    /// of the set.
+    #[must_use]
+    pub(crate) fn pin_remaining(&self, removed: &[BranchId], copies: &Copies) -> Vec<Arc<dyn OpenFile>> {
         let files = self.open_files.all();
         for file in files.iter().filter_map(as_union_file) {
-            if removed.contains(&file.branch()) && !copies.contains_key(&file.vnode().id) {
-                file.pin(op);
+            if !copies.contains_key(&file.vnode().id) {
+                file.pin_on(removed);
             }
         }
         files
