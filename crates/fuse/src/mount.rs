@@ -2,7 +2,7 @@
 
 use crate::{Errno, MountError, device, fusermount, mount_user};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount, unmount,
@@ -334,6 +334,15 @@ pub(crate) fn fetch_root(prepared: &Prepared, mountpoint: &Path) {
     // SAFETY: `fetch` gets its descriptor from `spawn`, and has no other.
     if unsafe { mount_user::spawn("fuse-root".to_owned(), Some(root), fetch) }.is_ok() {
         let _late = fetched.recv_timeout(ROOT_TIMEOUT);
+    }
+}
+
+/// Returns the attributes of the mount's root that are known without a request to the server.
+pub(crate) fn root_of(prepared: &Prepared, mountpoint: &Path) -> Result<Statx, Errno> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    match prepared {
+        Prepared::Mount(mount) => statx(mount, "", flags | AtFlags::EMPTY_PATH, StatxFlags::empty()),
+        Prepared::Done => statx(CWD, mountpoint, flags, StatxFlags::empty()),
     }
 }
 

@@ -5,11 +5,9 @@
 //! for disks. The kernel reads that value when a file is opened, so it is set before the mount
 //! becomes reachable.
 
-use crate::mount::Prepared;
-use crate::{Errno, Session};
-use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+use crate::Session;
+use crate::mount::{self, Prepared};
 use std::fs;
-use std::path::Path;
 
 impl Session {
     /// Raises the mount's readahead beyond the agreed value if the options ask for it. A failure
@@ -20,7 +18,7 @@ impl Session {
         if wanted <= agreed {
             return;
         }
-        match root_of(prepared, self.mountpoint()) {
+        match mount::root_of(prepared, self.mountpoint()) {
             Ok(root) => raise((root.stx_dev_major, root.stx_dev_minor), wanted, agreed),
             Err(error) => warn(wanted, agreed, &error.to_string()),
         }
@@ -32,15 +30,6 @@ impl Session {
         if let Some(wanted) = self.options.readahead.filter(|&wanted| wanted > agreed) {
             warn(wanted, agreed, "only root can raise it");
         }
-    }
-}
-
-/// Returns the attributes of the mount's root that are known without a request to the server.
-fn root_of(prepared: &Prepared, mountpoint: &Path) -> Result<Statx, Errno> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    match prepared {
-        Prepared::Mount(mount) => statx(mount, "", flags | AtFlags::EMPTY_PATH, StatxFlags::empty()),
-        Prepared::Done => statx(CWD, mountpoint, flags, StatxFlags::empty()),
     }
 }
 

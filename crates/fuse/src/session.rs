@@ -41,6 +41,8 @@ pub struct Session {
     attached: Attached,
     agreed: OnceLock<Agreed>,
     hint: OnceLock<&'static str>,
+    /// See [`Session::file_system_number`].
+    number: OnceLock<u32>,
     ring: AtomicBool,
     /// Registered backing files, for cleanup: see [`Session::close_backings`].
     pub(crate) backings: Mutex<HashSet<i32>>,
@@ -96,6 +98,7 @@ impl Session {
         };
         let started = early.map_or_else(|| session.serve(fs), Ok)?;
         let attached = await_start(&started).and_then(|()| {
+            session.note_number(&prepared);
             session.raise_readahead(&prepared);
             mount::fetch_root(&prepared, &session.mountpoint);
             mount::attach(&prepared, &session.mountpoint)
@@ -118,6 +121,7 @@ impl Session {
             let _gone = fusermount::unmount(&session.mountpoint, true);
         }
         result.map(|()| {
+            session.note_number(&Prepared::Done);
             mount::fetch_root(&Prepared::Done, &session.mountpoint);
             session.warn_about_readahead();
             session
@@ -158,12 +162,30 @@ impl Session {
             attached,
             agreed: OnceLock::new(),
             hint: OnceLock::new(),
+            number: OnceLock::new(),
             ring: AtomicBool::new(false),
             backings: Mutex::default(),
             failure: OnceLock::new(),
             ended: Mutex::new(false),
             end: Condvar::new(),
         })
+    }
+
+    /// Notes the number of the file system that was just mounted.
+    fn note_number(&self, prepared: &Prepared) {
+        let number = mount::root_of(prepared, &self.mountpoint).map(|root| {
+            // Anonymous file systems, as FUSE's, have numbers of 32 bits.
+            u32::try_from(rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor))
+        });
+        if let Ok(Ok(number)) = number {
+            let _unchanged = self.number.set(number);
+        }
+    }
+
+    /// Returns the `st_dev` of the file system. `None` until it is mounted, and if another process
+    /// mounted it.
+    pub(crate) fn file_system_number(&self) -> Option<u32> {
+        self.number.get().copied()
     }
 
     /// Returns a session without a kernel.

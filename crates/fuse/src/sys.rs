@@ -78,6 +78,24 @@ pub(crate) fn is_only_user(file: BorrowedFd<'_>, readers: bool) -> bool {
     true
 }
 
+/// Asks for the state of the file system with this `st_dev`, as statfs(2) does, but without a path:
+/// ustat(2). Fails with `ENOSYS` on architectures without it, and if a seccomp filter refuses it.
+pub(crate) fn state_of(file_system: u32) -> Result<(), Errno> {
+    #[cfg(any(target_arch = "x86_64", target_arch = "powerpc64", target_arch = "s390x"))]
+    {
+        // `struct ustat` has at most 32 bytes.
+        let mut state = [0_u64; 8];
+        // SAFETY: the kernel writes a `struct ustat` there.
+        let result = unsafe { libc::syscall(libc::SYS_ustat, file_system, state.as_mut_ptr()) };
+        check(i32::try_from(result).unwrap_or(0)).map(drop)
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "powerpc64", target_arch = "s390x")))]
+    {
+        let _unknown = file_system;
+        Err(Errno::NOSYS)
+    }
+}
+
 /// Gives the calling thread a descriptor table of its own, with `file` as the only descriptor.
 /// Returns false if it still shares the table of the process: before Linux 5.9, or if a seccomp
 /// filter refuses the call.

@@ -7,7 +7,7 @@
 
 use crate::abi::InHeader;
 use crate::mount_user::Spawner;
-use crate::{Errno, Opcode, Session};
+use crate::{Errno, Opcode, Session, sys};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,8 +51,8 @@ impl StallRecovery {
     pub(super) fn kick(&self) {
         let file = self.file.load(Ordering::Relaxed);
         // An empty retrieve of a file's cached data is replied to on the queue of the calling CPU.
-        // The kernel must know the file. If it does not, another thread on that CPU makes some
-        // system call on the mount.
+        // The kernel must know the file. If it does not, another thread on that CPU asks for the
+        // state of the file system.
         let sent = if file == 0 { Err(Errno::NOENT) } else { self.session.notifier().kick(file) };
         if sent.is_err() {
             self.spawn_caller();
@@ -66,13 +66,17 @@ impl StallRecovery {
         }
         callers.count += 1;
         drop(callers);
-        let (mountpoint, cpu, callers) = (self.session.mountpoint().to_owned(), self.cpu, self.callers.clone());
+        let (cpu, callers) = (self.cpu, self.callers.clone());
+        let (mountpoint, number) = (self.session.mountpoint().to_owned(), self.session.file_system_number());
         let call = move || {
             super::pin(cpu);
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);
-            // The result does not matter: see `is_own_request`.
-            let _ignored = rustix::fs::statfs(&mountpoint);
+            // By the number of the file system: while a call uses a path to the mount, unmounting
+            // fails with EBUSY. If the server replied, it was with `EAGAIN`: see `is_own_request`.
+            if number.is_none_or(|number| sys::state_of(number) != Err(Errno::AGAIN)) {
+                let _ignored = rustix::fs::statfs(&mountpoint);
+            }
             let mut callers = lock(&callers);
             callers.ids.retain(|&other| other != id);
             callers.count -= 1;
