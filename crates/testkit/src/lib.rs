@@ -11,6 +11,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::expect_used, reason = "a test that can't run must fail")]
 
+mod rng;
+
+pub use rng::Rng;
+
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Display;
 use std::fs::File;

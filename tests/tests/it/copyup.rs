@@ -386,7 +386,7 @@ fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
                 }
                 let dir = rng.pick(&paths);
                 let files: Vec<_> = fs::read_dir(&dir)?.collect::<Result<_, _>>()?;
-                let Some(file) = files.get(usize::try_from(rng.below(files.len() as u64)).unwrap()) else { continue };
+                let Some(file) = files.get(rng.below(files.len())) else { continue };
                 match rng.below(4) {
                     0 => File::options().write(true).open(file.path())?.write_all_at(b"NEW", 0)?,
                     1 => fs::rename(file.path(), dir.join(format!("f{step}")))?,

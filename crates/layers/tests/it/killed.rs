@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Rng;
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, FormatHeader, Journal, Layout, Object, Seal, Sealed};
@@ -123,18 +124,14 @@ fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let layer = mount(&dir);
     let (vnode, file) = open(&*layer);
-    let mut random = u64::from(std::process::id());
+    let mut rng = Rng::new(std::process::id().into());
     println!("ready");
     loop {
-        let mut below = |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
-        let (at, len) = (below(BLOCKS * BLOCK as u64), 1 + below(80 * BLOCK as u64));
-        if below(4) == 0 {
+        let (at, len) = (rng.below(BLOCKS * BLOCK as u64), 1 + rng.below(80 * BLOCK as u64));
+        if rng.below(4) == 0 {
             vnode.setattr(&CX, &SetAttr { size: Some(at), ..SetAttr::default() }, Some(&*file)).unwrap();
         } else {
-            let data = vec![below(256) as u8; len.min(BLOCKS * BLOCK as u64 - at) as usize];
+            let data = vec![rng.below(256) as u8; len.min(BLOCKS * BLOCK as u64 - at) as usize];
             file.write(&CX, &data, at).unwrap();
         }
     }

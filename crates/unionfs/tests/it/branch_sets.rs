@@ -17,7 +17,6 @@ use crate::common::op_matrix::{Breadth, single_path_ops, two_path_ops};
 use crate::common::path::Path;
 use crate::common::random_ops::OpChooser;
 use crate::common::report::{Report, is_sampled};
-use crate::common::rng::Rng;
 use crate::common::session::{Session, find};
 use crate::common::test_union::Start;
 use crate::common::threads::{self, THREADS, beneath, run_thread};
@@ -28,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use testkit::Rng;
 use unionfs::{Branch, BranchChange, BuildError, ChangePolicy, Delete, Mode, Options, Unionfs};
 use vnode::{Errno, Kind, Layer, Name, OpenFile, OpenFlags, Vnode};
 
