@@ -32,7 +32,7 @@ mod watchdog;
 
 pub use counters::Requests;
 pub use fixture::Fixture;
-pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
+pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport, unmount_soon};
 pub use sandbox::Sandbox;
 pub use testkit::{Rng, long};
 

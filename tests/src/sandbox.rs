@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Mount point of the sandbox. Only the test's threads and their child processes see it.
 const ROOT: &str = "/mnt";
@@ -129,14 +129,12 @@ fn own_namespace() {
 /// Unmounts what is mounted there. Waits for processes that are ending: their program may lie
 /// there. Returns whether it is unmounted.
 fn unmount_within(dir: &Path, patience: Duration) -> bool {
-    let patience = Instant::now() + patience;
-    loop {
-        match unmount(dir, UnmountFlags::NOFOLLOW) {
-            Ok(()) => return true,
-            Err(rustix::io::Errno::BUSY) if Instant::now() < patience => std::thread::sleep(Duration::from_millis(5)),
-            Err(_) => return false,
-        }
-    }
+    let mut outcome = Ok(());
+    let ends = testkit::holds_within(patience, || {
+        outcome = unmount(dir, UnmountFlags::NOFOLLOW);
+        outcome != Err(rustix::io::Errno::BUSY)
+    });
+    ends && outcome.is_ok()
 }
 
 /// Unmounts everything in the sandbox in reverse order, then kills remaining servers. Returns the
@@ -157,13 +155,11 @@ fn clear() -> Vec<String> {
             break;
         }
     }
-    let patience = Instant::now() + Duration::from_secs(20);
-    while !watchdog::servers().is_empty() && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    for pid in watchdog::servers() {
-        left.push(format!("server {pid}"));
-        watchdog::kill(pid);
+    if !testkit::holds_within(Duration::from_secs(20), || watchdog::servers().is_empty()) {
+        for pid in watchdog::servers() {
+            left.push(format!("server {pid}"));
+            watchdog::kill(pid);
+        }
     }
     left
 }

@@ -12,8 +12,10 @@
 #![allow(clippy::panic, clippy::expect_used, reason = "a test that can't run must fail")]
 
 mod rng;
+mod wait;
 
 pub use rng::Rng;
+pub use wait::{Look, PATIENCE, holds_within, seen, tick, until, until_within};
 
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Display;

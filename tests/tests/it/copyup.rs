@@ -120,6 +120,7 @@ fn an_interrupted_copy_up_leaves_nothing(transport: Transport) {
         for wait in [5, 20, 60] {
             let before = fs::metadata(fx.path(name)).unwrap();
             let mut child = appending(&fx.path(name));
+            // The signal comes during the copy-up.
             std::thread::sleep(Duration::from_millis(wait));
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
             let ended = child.wait().unwrap();
@@ -396,6 +397,7 @@ fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
             }
             Ok::<(), std::io::Error>(())
         });
+        // The kill comes at different steps.
         std::thread::sleep(Duration::from_millis(10 + 17 * round));
         fx.union.crash();
         let outcome = work.join().unwrap();

@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::crypt::Volume;
 use strata_tests::{Mounted, Rng, Sandbox, Transport};
 
@@ -98,14 +98,7 @@ fn writable(path: &Path) -> File {
 /// Runs `check` until it returns true: what the server knows of a file that was open ends with the
 /// kernel's last message about it.
 fn soon(check: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !check() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
+    testkit::holds_within(Duration::from_secs(5), check)
 }
 
 /// Returns the names in a directory of the mount.

@@ -68,6 +68,7 @@ fn a_branch_change_is_visible_after_the_cache_time(transport: Transport) {
     for dir in ["", "d"] {
         assert!(!ls(&union.path(dir)).contains('c'));
         touch(&ro.join(dir).join("c"));
+        // Until the cached listing expires.
         std::thread::sleep(Duration::from_millis(1100));
         assert!(ls(&union.path(dir)).contains('c'), "in /{dir}");
         assert_eq!(union.during(|| drop(ls(&union.path(dir)))).get("READDIR"), 0, "the new listing is cached");
@@ -142,6 +143,7 @@ impl Drop for Frozen {
 fn spawn_blocking(script: &str, dir: &Path) -> std::process::Child {
     let mut command = std::process::Command::new("taskset");
     let child = command.args(["-c", "1", "bash", "-c", script, "bash"]).arg(dir).spawn().unwrap();
+    // The kernel does not tell when it blocks.
     std::thread::sleep(Duration::from_millis(300));
     child
 }

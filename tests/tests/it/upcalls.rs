@@ -315,17 +315,12 @@ fn passthrough_stops_and_drains(transport: Transport) {
     drop(third);
     fixture.upcalls().allow_passthrough(number);
     // RELEASE arrives after close(2) has returned.
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let last = testkit::until("passthrough resumes", || {
         let last = both();
-        if fixture.upcalls().passthrough() == [number] {
-            assert_eq!((&read(&last), reads(&last)), (b"ABCD", 0));
-            break;
-        }
-        assert!(Instant::now() < deadline, "passthrough does not resume");
-        drop(last);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        let numbers = fixture.upcalls().passthrough();
+        if numbers == [number] { Ok(last) } else { Err(numbers) }
+    });
+    assert_eq!((&read(&last), reads(&last)), (b"ABCD", 0));
 }
 
 /// Notifications wait for locks that the kernel holds during requests: here for the same names and

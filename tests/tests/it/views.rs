@@ -20,7 +20,7 @@ use strata_tests::handle::{Handle, drop_caches};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{sh, try_run};
 use strata_tests::shell::Shell;
-use strata_tests::{Mounted, Sandbox, Transport, on_both_transports};
+use strata_tests::{Mounted, Sandbox, Transport, on_both_transports, unmount_soon};
 
 /// Views `good` and `bad` of one base.
 struct Views {
@@ -58,11 +58,7 @@ impl Views {
 
     fn unmount(&self) {
         // A killed shell's program may still be ending.
-        let end = Instant::now() + Duration::from_secs(10);
-        while let Err(errno) = rustix::mount::unmount(self.dir(), UnmountFlags::NOFOLLOW) {
-            assert!(errno == Errno::BUSY && Instant::now() < end, "{errno}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        unmount_soon(&self.dir());
     }
 
     fn dir(&self) -> PathBuf {

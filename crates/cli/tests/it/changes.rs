@@ -129,7 +129,7 @@ fn conflicts_are_named_and_nothing_is_done() {
     bed.file("b/f", "base");
     bed.file("u/f", "mine");
     bed.file("u/other", "other");
-    std::thread::sleep(Duration::from_millis(30));
+    testkit::tick();
     bed.file("b/f", "theirs");
     let (code, _, err) = bed.run(&["commit", "-b", "u:b"]);
     assert_eq!(code, 3);
@@ -238,6 +238,7 @@ fn a_killed_commit_is_completed_by_the_next() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
+        // The kill comes at different steps.
         std::thread::sleep(Duration::from_millis(wait));
         kills += u32::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();

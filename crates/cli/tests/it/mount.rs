@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::Sandbox;
 use strata_tests::mapping::Mapping;
+use strata_tests::process::await_end;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -103,14 +104,6 @@ fn info(at: &Path) -> serde_json::Value {
 
 fn server(at: &Path) -> u64 {
     info(at)["pid"].as_u64().unwrap()
-}
-
-/// Waits until a process has exited; the watchdog limits the time.
-fn await_end(pid: u64) {
-    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
-    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
 }
 
 fn unmount(at: &Path) {
@@ -476,9 +469,7 @@ fn the_first_signal_keeps_open_files_usable_and_the_second_exits() {
     let mut open = fs::File::options().create(true).append(true).open(at.join("open")).unwrap();
     let dir = fs::File::open(&at).unwrap();
     quiet(&format!("kill -TERM {pid}"));
-    while is_mounted(&at) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    testkit::until("the union is unmounted", || !is_mounted(&at));
     // Open files stay usable, including operations that need the server.
     open.write_all(b"after the first").unwrap();
     open.sync_all().unwrap();
@@ -505,9 +496,7 @@ fn the_second_signal_keeps_what_was_written_to_mappings() {
     let mut mapping = Mapping::new(&file, 10_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
     mapping.write(0, b"first");
     quiet(&format!("kill -TERM {pid}"));
-    while is_mounted(&at) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    testkit::until("the union is unmounted", || !is_mounted(&at));
     mapping.write(5000, b"second");
     quiet(&format!("kill -TERM {pid}"));
     await_end(pid);

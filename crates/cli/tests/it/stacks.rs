@@ -8,9 +8,10 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use strata_tests::Sandbox;
+use strata_tests::process::await_end;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -50,10 +51,7 @@ fn unmount(at: &str) {
     let pid = stack(at)["pid"].as_u64().unwrap();
     let outcome = run(Command::new("umount").arg(at));
     assert_eq!(outcome.code, 0, "{}", outcome.err);
-    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
-    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    await_end(pid);
 }
 
 /// A sandbox with a directory `/mnt/data`, which has a file, and a mount point `/mnt/at`.

@@ -4,7 +4,7 @@
 
 use crate::common;
 use crate::common::memory::Memory;
-use crate::common::{Mounted, errno, on_each, pin, ring_is_on, sandbox, until};
+use crate::common::{Mounted, errno, on_each, pin, ring_is_on, sandbox};
 use fuse::{Errno, MountOptions, Opcode, Session, Transport, flags};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testkit::until;
 
 #[test]
 fn names_are_created_renamed_and_removed() {

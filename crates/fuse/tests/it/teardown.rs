@@ -4,10 +4,11 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::memory::Memory;
-use crate::common::{Mounted, ring_is_on, sandbox, threads, until};
+use crate::common::{Mounted, ring_is_on, sandbox, threads};
 use fuse::Transport;
 use std::fs;
 use std::sync::atomic::Ordering;
+use testkit::until;
 
 #[derive(Clone, Copy, Debug)]
 enum End {

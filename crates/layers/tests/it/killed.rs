@@ -167,6 +167,7 @@ fn kill_one(dir: &Path, time: Duration) -> bool {
         assert_eq!(output.read(&mut byte).unwrap(), 1, "the child ended: {}", seen.escape_ascii());
         seen.push(byte[0]);
     }
+    // The kill comes at different steps.
     std::thread::sleep(time);
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1079,6 +1079,7 @@ fn open_files_survive_replaced_branches() {
         union.change_branches(changes, &COPYUP).unwrap();
         // Files that were open before are written to the new branch.
         last = new;
+        // The threads write meanwhile.
         std::thread::sleep(Duration::from_millis(2));
     }
     stop.store(true, Ordering::Relaxed);

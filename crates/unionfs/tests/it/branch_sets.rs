@@ -724,6 +724,7 @@ fn threads_survive_visible_branch_changes() {
     // After whole cycles, the set has no branch left over from an earlier one. It could redirect
     // other names to directories that were renamed since: these would be visible twice.
     for set_change in SET_CHANGES.repeat(7) {
+        // The threads use the union meanwhile.
         std::thread::sleep(Duration::from_millis(3));
         // A removed branch can be inserted again in a later round.
         let Some((changes, order)) = set_change.changes(&branches) else { continue };

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
 use vnode::{Errno, Layer as _, OpenFlags, Reports, SetAttr, XattrFlags};
 
@@ -63,11 +63,7 @@ fn run(program: &str, path: &Path) {
 
 /// Waits until the kernel has reported all changes.
 fn settle(source: &Arc<dyn Reports>) {
-    let begun = Instant::now();
-    while !source.are_complete() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "reports never end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testkit::until("all changes are reported", || source.are_complete());
 }
 
 /// With the kernel's reports, nothing is read to verify a directory, and each change is visible to
@@ -236,6 +232,7 @@ fn a_directory_that_keeps_a_part_is_the_same_object() {
     let dir = at(&*union, "d");
     let number = dir.id();
     fs::remove_dir(&left).unwrap();
+    // Until the cached entries expire.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(dir.getattr(&CX).unwrap().ino, number);
     assert!(dir.lookup(&CX, name("x")).unwrap().is_some());

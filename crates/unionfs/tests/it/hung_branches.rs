@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::{seen, until};
 use unionfs::{Branch, BranchChange, BuildError, ChangePolicy, Mode, Options, Unionfs};
 use vnode::{Cx, Errno, Layer, Vnode};
+
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 struct TestUnion {
     faults: Vec<Faults>,
@@ -22,7 +25,12 @@ struct TestUnion {
 /// file
 /// `gN`, and a directory `ownN`.
 fn union(modes: &[Mode]) -> TestUnion {
-    union_with(modes, Duration::from_millis(10))
+    union_with(modes, CHECK_INTERVAL)
+}
+
+/// Lets what the union knows of its branches expire.
+fn expire() {
+    thread::sleep(2 * CHECK_INTERVAL);
 }
 
 fn union_with(modes: &[Mode], check_interval: Duration) -> TestUnion {
@@ -64,7 +72,7 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     assert_eq!(list(&dir).len(), 3);
     assert!(root.getattr(&CX).is_ok() && dir.getattr(&CX).is_ok());
     test.faults[2].hang();
-    thread::sleep(Duration::from_millis(20));
+    expire();
     // The first ones take a few seconds.
     assert!(root.getattr(&CX).is_ok());
     let begun = Instant::now();
@@ -80,7 +88,7 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
         assert_eq!(list(root), all);
         assert_eq!(list(&dir).len(), 3);
         assert!(root.statfs(&CX).is_ok());
-        thread::sleep(Duration::from_millis(15));
+        thread::sleep(CHECK_INTERVAL + CHECK_INTERVAL / 2);
     }
     root.mknod(&CX, name("new"), 0o100_644, 0).unwrap();
     dir.mknod(&CX, name("new"), 0o100_644, 0).unwrap();
@@ -99,6 +107,7 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
         ];
         // Changes of the same name exclude each other, and are interrupted as well.
         let changes = [(); 2].map(|()| scope.spawn(move || root.mkdir(&cx(), name("f2"), 0o755).map(drop)));
+        // They go on waiting.
         thread::sleep(Duration::from_millis(300));
         assert!(waits.iter().chain(&changes).all(|caller| !caller.is_finished()));
         interrupted.store(true, Ordering::Relaxed);
@@ -108,14 +117,10 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     });
 
     test.faults[2].resume();
-    let begun = Instant::now();
-    while test.union.branches().branches[2].trouble.is_some() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(5));
-    }
+    until("the branch is used again", || seen(test.union.branches().branches[2].trouble, Option::is_none));
     assert!(find(root, "f2").is_some() && find(root, "own2").is_some());
     test.branches[2].root().mknod(&CX, name("later"), 0o100_644, 0).unwrap();
-    thread::sleep(Duration::from_millis(20));
+    expire();
     assert!(find(root, "later").is_some() && list(root).contains("later"));
 }
 
@@ -142,7 +147,7 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
         assert_eq!(list(&dir).len(), 3);
         for errno in [Errno::NOTCONN, Errno::STALE, Errno::IO] {
             test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(errno) });
-            thread::sleep(Duration::from_millis(20));
+            expire();
             assert!(find(root, "f2").is_none() && find(root, "own2").is_none() && find(root, "f1").is_some());
             let left: BTreeSet<_> = all.iter().filter(|name| !name.ends_with('2')).cloned().collect();
             assert_eq!(list(root), left);
@@ -151,13 +156,9 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
             assert_eq!(list(&dir), ["g0", "g1"].map(str::to_owned).into());
             assert_eq!(test.union.branches().branches[2].trouble, Some("lost"));
             test.faults[2].disarm();
-            let begun = Instant::now();
-            while find(root, "f2").is_none() {
-                assert!(begun.elapsed() < Duration::from_secs(60));
-                thread::sleep(Duration::from_millis(50));
-            }
+            until("the branch is used again", || find(root, "f2").is_some());
             assert_eq!(test.union.branches().branches[2].trouble, None);
-            thread::sleep(Duration::from_millis(20));
+            expire();
             assert_eq!(list(root), all);
             assert_eq!(list(&find(root, "dir").unwrap()).len(), 3);
         }
@@ -173,13 +174,14 @@ fn a_lost_branch_that_is_not_skipped_fails_what_needs_it() {
     let dir = find(root, "dir").unwrap();
     assert_eq!(list(&dir).len(), 3);
     test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(Errno::NOTCONN) });
-    thread::sleep(Duration::from_millis(20));
+    expire();
     assert_eq!(root.lookup(&CX, name("f2")).map(drop), Err(Errno::IO));
     assert_eq!(root.readdir(&CX, 0, &mut |_| true), Err(Errno::IO));
     assert!(find(root, "f1").is_some() && root.getattr(&CX).is_ok());
     assert!(Arc::ptr_eq(&find(root, "dir").unwrap(), &dir) && find(&dir, "g1").is_some());
     assert_eq!(test.union.branches().branches[2].trouble, Some("lost"));
     test.faults[2].disarm();
+    // The branch is tried again after a second.
     thread::sleep(Duration::from_millis(1100));
     assert!(find(root, "f2").is_some());
     assert_eq!(list(root), all);

@@ -174,6 +174,7 @@ fn out_of_band_changes_are_visible_after_the_interval() {
         make(&*union.branches[3].root(), &format!(".wh.f{}", 20 + round));
         // The index never shows a name that its branch does not have.
         assert!(!has(root, &removed));
+        // The other changes become visible after the interval.
         std::thread::sleep(interval);
         assert!(has(root, &made) && !has(root, &format!("f{}", 20 + round)));
         assert!(list(root).contains(&made));

@@ -359,10 +359,7 @@ fn the_thread_converts_and_ends() {
     }
     // `;cN~` is a version that is being built: the end of the layer may interrupt that.
     let is_converted = || store_names(&lower).iter().any(|name| name.contains(";c") && !name.ends_with('~'));
-    let begun = std::time::Instant::now();
-    while begun.elapsed().as_secs() < 60 && !is_converted() {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    testkit::until("a version is converted", || if is_converted() { Ok(()) } else { Err(store_names(&lower)) });
     drop(layer);
     assert!(is_converted(), "{:?}", store_names(&lower));
     verify(&lower, b"file", &story.expected);
