@@ -7,11 +7,11 @@
 use access::{ACL_ACCESS, Caller, READ, SEARCH, WRITE};
 use hostfs::{HostFs, HostOptions};
 use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, Uid, XattrFlags};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
-use testkit::Rng;
+use testkit::{Rng, TempDir};
 use vnode::{Cx, Layer, Name, Vnode};
 
 const OBJECTS: usize = 150;
@@ -50,15 +50,6 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
     }
     bytes.extend(entry(0x20, rng.below(8), u32::MAX));
     bytes
-}
-
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn make(dir: &Path, name: &str, rng: &mut Rng) {
@@ -101,12 +92,11 @@ fn the_rules_match_the_kernel() {
 
 fn compare(seed: u64) {
     let mut rng = Rng::new(seed);
-    let scratch = Scratch(std::env::temp_dir().join(format!("access-{}", std::process::id())));
-    std::fs::create_dir(&scratch.0).unwrap();
-    rustix::fs::chmod(&scratch.0, Mode::from_raw_mode(0o755)).unwrap();
+    let scratch = TempDir::new();
+    rustix::fs::chmod(&*scratch, Mode::from_raw_mode(0o755)).unwrap();
     let names: Vec<String> = (0..OBJECTS).map(|n| n.to_string()).collect();
-    names.iter().for_each(|name| make(&scratch.0, name, &mut rng));
-    let host = HostFs::open(&scratch.0, HostOptions::default()).unwrap();
+    names.iter().for_each(|name| make(&scratch, name, &mut rng));
+    let host = HostFs::open(&scratch, HostOptions::default()).unwrap();
     let server = Cx::internal(0, 0);
     let vnodes: Vec<Arc<dyn Vnode>> = names
         .iter()
@@ -118,7 +108,7 @@ fn compare(seed: u64) {
         let root = rng.below(20) == 0;
         let (uid, gid) = if root { (0, 0) } else { (id(&mut rng), id(&mut rng)) };
         let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| rng.below(3) == 0).collect();
-        let (paths, raw) = (names.iter().map(|name| scratch.0.join(name)).collect::<Vec<_>>(), groups.clone());
+        let (paths, raw) = (names.iter().map(|name| scratch.join(name)).collect::<Vec<_>>(), groups.clone());
         let (sender, receiver) = channel();
         let (done, wait) = channel::<()>();
         let thread = std::thread::spawn(move || {

@@ -8,30 +8,20 @@ use crate::{AccessTimes, HostFs, HostOptions, When};
 use rustix::fs::AtFlags;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use testkit::TempDir;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, SetTime, Time, XattrFlags};
 
 /// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("hostfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(unique);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     fn open(&self, options: HostOptions) -> Arc<HostFs> {
         HostFs::open(&self.0, options).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -467,7 +457,8 @@ fn numbers_of_objects_outside_the_root_are_stale() {
         std::fs::hard_link(outside.join("d/f"), inside.join("d/e/shared")).unwrap();
         let fs = HostFs::open(&inside, options).unwrap();
         let find = |path: PathBuf| fs.vnode(&CX, ino(path)).map(|vnode| vnode.kind());
-        for path in ["d", "s"].map(|name| outside.join(name)).into_iter().chain([outside.clone(), scratch.0.clone()]) {
+        for path in ["d", "s"].map(|name| outside.join(name)).into_iter().chain([outside.clone(), scratch.0.to_owned()])
+        {
             assert_eq!(find(path.clone()), Err(Errno::STALE), "{options:?} {}", path.display());
         }
         assert_eq!(find(inside.join("d/e")), Ok(Kind::Directory));

@@ -11,9 +11,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::expect_used, reason = "a test that can't run must fail")]
 
+mod command;
+mod files;
 mod rng;
 mod wait;
 
+pub use command::{Outcome, outcome, outcome_with_input};
+pub use files::{TempDir, names};
 pub use rng::Rng;
 pub use wait::{Look, PATIENCE, holds_within, seen, tick, until, until_within};
 

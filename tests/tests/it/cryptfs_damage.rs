@@ -6,7 +6,7 @@
 
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strata_tests::crypt::Volume;
 use strata_tests::{Mounted, Rng, Sandbox, Transport};
+use testkit::names;
 
 /// Bytes of the header of a file.
 const HEADER: u64 = 18;
@@ -99,13 +100,6 @@ fn writable(path: &Path) -> File {
 /// kernel's last message about it.
 fn soon(check: impl Fn() -> bool) -> bool {
     testkit::holds_within(Duration::from_secs(5), check)
-}
-
-/// Returns the names in a directory of the mount.
-fn names(dir: &Path) -> Vec<OsString> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    names
 }
 
 fn every_byte_of_a_file(flags: &[&str]) {

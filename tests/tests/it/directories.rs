@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +12,7 @@ use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_tran
 
 /// Returns the names in a directory, separated by spaces.
 fn ls(dir: &Path) -> String {
-    let names: BTreeSet<String> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.into_iter().collect::<Vec<_>>().join(" ")
+    testkit::names(dir).join(OsStr::new(" ")).into_string().unwrap()
 }
 
 fn touch(path: &Path) {

@@ -133,12 +133,7 @@ impl Drop for Holder {
 /// missing names and open directories.
 fn a_branch_is_added_and_removed(transport: Transport) {
     let fx = LiveUnion::new(transport);
-    let names = |dir: &str| -> Vec<String> {
-        let names = fs::read_dir(fx.path(dir)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
-    };
+    let names = |dir: &str| testkit::names(&fx.path(dir));
     assert_eq!(fx.list(), ["rw rw", "ro base"]);
     for round in 0..3 {
         assert!(!fx.path("dir/only-one").exists() && !fx.path("home-one").exists(), "{round}");

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_tests::Sandbox;
+use testkit::{Outcome, outcome};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -33,12 +34,6 @@ struct Host {
     sandbox: Sandbox,
     who: Who,
     home: PathBuf,
-}
-
-struct Outcome {
-    code: i32,
-    out: String,
-    err: String,
 }
 
 impl Host {
@@ -109,20 +104,6 @@ impl Host {
         let mut tree = BTreeMap::new();
         describe(&self.home, &self.home, &mut tree);
         tree
-    }
-}
-
-fn outcome(command: &mut Command) -> Outcome {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
-impl Outcome {
-    #[track_caller]
-    fn succeeds(self) -> Self {
-        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
-        self
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::Rng;
+use testkit::{Rng, TempDir};
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, FormatHeader, Journal, Layout, Object, Seal, Sealed};
@@ -137,24 +137,6 @@ fn child() {
     }
 }
 
-/// The directory of the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(kind: &str) -> Self {
-        let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let dir = base.join(format!("{kind}-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs the child for a moment, and kills it. Returns whether it was in the middle of a change.
 fn kill_one(dir: &Path, time: Duration) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -186,11 +168,12 @@ fn a_killed_process_leaves_no_broken_seals() {
 }
 
 fn kill_many(kind: &str) {
-    let dir = Scratch::new(kind);
+    let scratch = TempDir::in_memory();
+    let dir = scratch.dir(kind);
     let (mut rounds, mut in_change) = (0, 0);
     while rounds < 40 || in_change < 5 {
-        in_change += u32::from(kill_one(&dir.0, Duration::from_micros(2000 + rounds * 317 % 4000)));
-        let layer = mount(&dir.0);
+        in_change += u32::from(kill_one(&dir, Duration::from_micros(2000 + rounds * 317 % 4000)));
+        let layer = mount(&dir);
         let (vnode, file) = open(&*layer);
         let size = vnode.getattr(&CX).unwrap().size;
         for number in 0..size.div_ceil(BLOCK as u64) {

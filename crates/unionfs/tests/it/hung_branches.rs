@@ -1,7 +1,7 @@
 //! Branches that hang or are lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::layer_ops::{CX, name};
+use crate::common::layer_ops::{CX, name, names};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,12 +53,6 @@ fn union_with(modes: &[Mode], check_interval: Duration) -> TestUnion {
     TestUnion { faults, branches, root: union.root(), union }
 }
 
-fn list(dir: &Arc<dyn Vnode>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
-    names
-}
-
 fn find(dir: &Arc<dyn Vnode>, file: &str) -> Option<Arc<dyn Vnode>> {
     dir.lookup(&CX, name(file)).unwrap().map(|entry| entry.vnode)
 }
@@ -67,9 +61,9 @@ fn find(dir: &Arc<dyn Vnode>, file: &str) -> Option<Arc<dyn Vnode>> {
 fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let root = &test.root;
-    let all = list(root);
+    let all = names(root);
     let dir = find(root, "dir").unwrap();
-    assert_eq!(list(&dir).len(), 3);
+    assert_eq!(names(&dir).len(), 3);
     assert!(root.getattr(&CX).is_ok() && dir.getattr(&CX).is_ok());
     test.faults[2].hang();
     expire();
@@ -85,8 +79,8 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
         let again = find(root, "dir").unwrap();
         assert!(Arc::ptr_eq(&again, &dir) && again.getattr(&CX).is_ok());
         assert!(find(&dir, "g1").is_some() && find(&dir, "none").is_none());
-        assert_eq!(list(root), all);
-        assert_eq!(list(&dir).len(), 3);
+        assert_eq!(names(root), all);
+        assert_eq!(names(&dir).len(), 3);
         assert!(root.statfs(&CX).is_ok());
         thread::sleep(CHECK_INTERVAL + CHECK_INTERVAL / 2);
     }
@@ -121,19 +115,19 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     assert!(find(root, "f2").is_some() && find(root, "own2").is_some());
     test.branches[2].root().mknod(&CX, name("later"), 0o100_644, 0).unwrap();
     expire();
-    assert!(find(root, "later").is_some() && list(root).contains("later"));
+    assert!(find(root, "later").is_some() && names(root).contains("later"));
 }
 
 #[test]
 fn a_hung_branch_can_be_removed() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let dir = find(&test.root, "dir").unwrap();
-    assert_eq!(list(&test.root).len(), 7);
+    assert_eq!(names(&test.root).len(), 7);
     test.faults[2].hang();
     let policy = ChangePolicy::default();
     test.union.change_branches(vec![BranchChange::Remove("/2".into())], &policy).unwrap();
     assert!(find(&test.root, "f2").is_none() && find(&test.root, "f1").is_some());
-    assert_eq!(list(&dir).len(), 2);
+    assert_eq!(names(&dir).len(), 2);
     test.faults[2].resume();
 }
 
@@ -142,25 +136,25 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
     for mode in [Mode::ReadOnlySkip, Mode::NfsReadOnlySkip] {
         let test = union(&[Mode::ReadWrite, Mode::ReadOnly, mode]);
         let root = &test.root;
-        let all = list(root);
+        let all = names(root);
         let dir = find(root, "dir").unwrap();
-        assert_eq!(list(&dir).len(), 3);
+        assert_eq!(names(&dir).len(), 3);
         for errno in [Errno::NOTCONN, Errno::STALE, Errno::IO] {
             test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(errno) });
             expire();
             assert!(find(root, "f2").is_none() && find(root, "own2").is_none() && find(root, "f1").is_some());
             let left: BTreeSet<_> = all.iter().filter(|name| !name.ends_with('2')).cloned().collect();
-            assert_eq!(list(root), left);
+            assert_eq!(names(root), left);
             assert!(root.getattr(&CX).is_ok() && root.statfs(&CX).is_ok());
             let dir = find(root, "dir").unwrap();
-            assert_eq!(list(&dir), ["g0", "g1"].map(str::to_owned).into());
+            assert_eq!(names(&dir), ["g0", "g1"].map(str::to_owned).into());
             assert_eq!(test.union.branches().branches[2].trouble, Some("lost"));
             test.faults[2].disarm();
             until("the branch is used again", || find(root, "f2").is_some());
             assert_eq!(test.union.branches().branches[2].trouble, None);
             expire();
-            assert_eq!(list(root), all);
-            assert_eq!(list(&find(root, "dir").unwrap()).len(), 3);
+            assert_eq!(names(root), all);
+            assert_eq!(names(&find(root, "dir").unwrap()).len(), 3);
         }
         drop(dir);
     }
@@ -170,9 +164,9 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
 fn a_lost_branch_that_is_not_skipped_fails_what_needs_it() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let root = &test.root;
-    let all = list(root);
+    let all = names(root);
     let dir = find(root, "dir").unwrap();
-    assert_eq!(list(&dir).len(), 3);
+    assert_eq!(names(&dir).len(), 3);
     test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(Errno::NOTCONN) });
     expire();
     assert_eq!(root.lookup(&CX, name("f2")).map(drop), Err(Errno::IO));
@@ -184,7 +178,7 @@ fn a_lost_branch_that_is_not_skipped_fails_what_needs_it() {
     // The branch is tried again after a second.
     thread::sleep(Duration::from_millis(1100));
     assert!(find(root, "f2").is_some());
-    assert_eq!(list(root), all);
+    assert_eq!(names(root), all);
 }
 
 #[test]
@@ -218,7 +212,7 @@ fn slow_branches_are_asked_at_the_same_time() {
     assert!(missing < 3 * delay, "{missing:?}");
     // The times of the parts, their names, and the subdirectory that all have: its name and its
     // opaque marks.
-    let listing = time(&|| assert_eq!(list(&test.root).len(), 17 + 17 + 1));
+    let listing = time(&|| assert_eq!(names(&test.root).len(), 17 + 17 + 1));
     assert!(listing < 9 * delay, "{listing:?}");
     // And its times and names, to count its subdirectories.
     let dir = time(&|| assert!(find(&test.root, "dir").is_some()));

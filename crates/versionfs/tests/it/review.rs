@@ -1,7 +1,7 @@
 //! Races between data and names, lost records, failed steps, and who gains what by them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use crate::common::store::{After, read_all};
+use crate::common::store::{After, read, read_all};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -29,12 +29,6 @@ fn write(fs: &Arc<VersionFs>, file: &[u8], data: &[u8]) {
         None => fs.root().create(&cx(), name(file), 0o644, OpenFlags::RDWR).unwrap().1,
     };
     assert_eq!(opened.write(&cx(), data, 0).unwrap(), data.len());
-}
-
-fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
-    let mut data = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
-    versionset::read_full(&cx(), &*vnode.open(&cx(), OpenFlags::RDONLY).unwrap(), &mut data, 0).unwrap();
-    data
 }
 
 fn index(mem: &Arc<MemFs>, file: &[u8]) -> Index {
