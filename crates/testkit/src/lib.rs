@@ -1,5 +1,5 @@
-//! What the tests of every crate need: how long to run, with which seeds, and what to do if the
-//! machine lacks something.
+//! What the tests of every crate need: how long to run, with which seeds, what to do if the machine
+//! lacks something, and helpers: random numbers, waiting, temporary directories, programs.
 //!
 //! | variable | meaning |
 //! |---|---|
