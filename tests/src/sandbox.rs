@@ -1,5 +1,5 @@
 use crate::watchdog::{self, Watchdog};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,8 +36,7 @@ impl Sandbox {
     #[must_use]
     pub fn with_time(time: Duration) -> Self {
         let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(rustix::process::geteuid().is_root(), "the mounted tests need root to mount file systems");
-        own_namespace();
+        testkit::own_mounts();
         mount("tmpfs", ROOT, "tmpfs", MountFlags::empty(), Some(c"mode=755")).expect("tmpfs on /mnt");
         let control = Path::new("/sys/fs/fuse/connections");
         if control.exists() && fs::read_dir(control).is_ok_and(|mut d| d.next().is_none()) {
@@ -116,14 +115,6 @@ impl Drop for Sandbox {
         self.watchdog.stop();
         assert!(std::thread::panicking() || left.is_empty(), "left in the sandbox: {left:?}");
     }
-}
-
-/// Moves the calling thread into a new mount namespace without mount propagation.
-fn own_namespace() {
-    // Only the mount namespace is unshared; no descriptor of this process depends on it.
-    #[expect(deprecated, reason = "deprecated for the sake of UnshareFlags::FILES, which is not used here")]
-    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("a mount namespace");
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
 }
 
 /// Unmounts what is mounted there. Waits for processes that are ending: their program may lie

@@ -176,13 +176,9 @@ fn descriptors_are_bounded_in_a_large_tree() {
 
 #[test]
 fn mounts_inside_the_directory_are_not_entered() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
-    testkit::need_root("it mounts");
-    // In a mount namespace that ends with the thread.
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     std::thread::spawn(|| {
-        #[allow(deprecated)]
-        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        testkit::own_mounts();
         let scratch = Scratch::new();
         let below = scratch.0.join("d");
         std::fs::create_dir(&below).unwrap();

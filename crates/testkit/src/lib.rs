@@ -13,11 +13,13 @@
 
 mod command;
 mod files;
+mod namespace;
 mod rng;
 mod wait;
 
 pub use command::{Outcome, outcome, outcome_with_input};
 pub use files::{TempDir, names};
+pub use namespace::own_mounts;
 pub use rng::Rng;
 pub use wait::{Look, PATIENCE, holds_within, seen, tick, until, until_within};
 

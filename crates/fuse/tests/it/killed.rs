@@ -4,7 +4,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::memory::Memory;
-use crate::common::{ring_is_on, sandbox, temporary_dir};
+use crate::common::{ring_is_on, temporary_dir};
 use fuse::{Filesystem, MountOptions, Session, Transport};
 use std::collections::BTreeSet;
 use std::fs;
@@ -145,7 +145,7 @@ fn abort(connections: &BTreeSet<String>) {
 }
 
 fn on_transports(test: impl Fn(Transport)) {
-    sandbox();
+    testkit::own_mounts();
     for transport in TRANSPORTS {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
@@ -206,7 +206,7 @@ fn while_a_thread_waits_for_the_attributes_of_the_root() {
 /// Over the device only: nothing ends a request of the ring before its connection ends.
 #[test]
 fn while_a_notification_waits() {
-    sandbox();
+    testkit::own_mounts();
     let mut server = Server::start(Hang::Notification, Transport::Device);
     server.await_line("mounted");
     let path = server.point.join("slow");

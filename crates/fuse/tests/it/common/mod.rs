@@ -22,18 +22,6 @@ pub struct Mounted {
     pub path: PathBuf,
 }
 
-/// Moves the calling thread into a new, private mount namespace.
-pub fn sandbox() {
-    testkit::need_root("it mounts");
-    // SAFETY: affects only the mount namespace and the working directory of this thread.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
-    rustix::mount::mount_change(
-        "/",
-        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
-    )
-    .unwrap();
-}
-
 /// Creates an empty directory.
 pub fn temporary_dir() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -71,7 +59,7 @@ impl Drop for Mounted {
 
 /// Runs `test` on each of [`KERNELS`] that this system supports.
 pub fn on_each(test: impl Fn(&dyn Fn(Memory) -> Mounted)) {
-    sandbox();
+    testkit::own_mounts();
     for (transport, minor) in KERNELS {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
