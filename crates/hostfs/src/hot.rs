@@ -528,9 +528,7 @@ mod tests {
         assert_eq!(scratch.kept(), 0);
         // The sweeper thread drops it.
         scratch.open(7, OpenFlags::RDONLY);
-        while scratch.kept() > 0 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        testkit::until("the file is dropped", || testkit::seen(scratch.kept(), |count| *count == 0));
         let weak = Arc::downgrade(&scratch.files().inner);
         scratch.open(7, OpenFlags::RDONLY);
         drop(scratch);
