@@ -32,7 +32,7 @@ changes: vnode unionfs
 plugin: vnode stack wrapfs
 versionset: vnode blockstore
 versionfs: vnode access stack versionset versionpolicy blockstore
-conformance: vnode memfs
+conformance: vnode memfs testkit
 server: vnode fuse
 versionpolicy:
 cryptsys:

@@ -1,14 +1,12 @@
 //! Encrypted volumes, created by gocryptfs, and mounted by cryptfs or by gocryptfs.
 
 use crate::process::{Output, run, try_run};
-use crate::{Spec, Transport};
-use rustix::mount::{UnmountFlags, unmount};
+use crate::{Spec, Transport, unmount_soon};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The passphrase of volumes that don't need another one.
 pub const PASSPHRASE: &str = "a passphrase for tests";
@@ -199,10 +197,6 @@ impl Drop for Gocryptfs {
             // The sandbox removes it, whatever its state.
             return;
         }
-        let patience = Instant::now() + Duration::from_secs(10);
-        while let Err(errno) = unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            assert!(Instant::now() < patience, "umount {}: {errno}", self.dir.display());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        unmount_soon(&self.dir);
     }
 }

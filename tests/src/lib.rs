@@ -22,7 +22,6 @@ pub mod mapping;
 mod mounted;
 pub mod oracle;
 pub mod process;
-mod rng;
 mod sandbox;
 pub mod shell;
 pub mod suite;
@@ -33,10 +32,9 @@ mod watchdog;
 
 pub use counters::Requests;
 pub use fixture::Fixture;
-pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport};
-pub use rng::Rng;
+pub use mounted::{Branch, Delete, Mode, Mounted, Spec, Transport, unmount_soon};
 pub use sandbox::Sandbox;
-pub use testkit::long;
+pub use testkit::{Rng, long};
 
 /// Defines two tests for each function `fn(Transport)`: one in module `ring`, one in module
 /// `device`.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::until_within;
 
 /// Transport between the kernel and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,27 +363,16 @@ impl Mounted {
         if !self.up {
             return;
         }
-        // The kernel may still hold the mount briefly on behalf of a process that has just ended.
-        let patience = Instant::now() + Duration::from_secs(10);
-        while let Err(e) = unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            assert!(Instant::now() < patience, "umount {}: {e}\n{}", self.dir.display(), users(&self.dir));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        unmount_soon(&self.dir);
         self.up = false;
         self.wait_for_servers();
     }
 
     fn wait_for_servers(&mut self) {
-        let patience = Instant::now() + Duration::from_secs(20);
-        while watchdog::servers().iter().any(|pid| self.servers.contains(pid)) {
-            assert!(
-                Instant::now() < patience,
-                "servers {:?} still run after umount\n{}",
-                self.servers,
-                self.log_text()
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until_within(Duration::from_secs(20), "the servers end after umount", || {
+            let runs = watchdog::servers().iter().any(|pid| self.servers.contains(pid));
+            if runs { Err((&self.servers, self.log_text())) } else { Ok(()) }
+        });
         self.servers.clear();
     }
 
@@ -437,6 +427,17 @@ impl Drop for Mounted {
 fn log(dir: &Path, which: &str) -> PathBuf {
     let name = dir.strip_prefix("/mnt").unwrap_or(dir).display().to_string().replace('/', "_");
     Path::new("/mnt").join(format!("{name}.{which}"))
+}
+
+/// Unmounts `dir`. The kernel may still hold it briefly on behalf of a process that has just ended.
+///
+/// # Panics
+///
+/// If it can't be unmounted within ten seconds.
+pub fn unmount_soon(dir: &Path) {
+    until_within(Duration::from_secs(10), &format!("umount {}", dir.display()), || {
+        unmount(dir, UnmountFlags::NOFOLLOW).map_err(|error| (error, users(dir)))
+    });
 }
 
 /// Returns the processes that use the mount, for an error message.

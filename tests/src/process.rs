@@ -43,6 +43,15 @@ pub fn sh<P: AsRef<Path>>(script: &str, args: &[P]) -> String {
     run(command.args(args.iter().map(AsRef::as_ref)))
 }
 
+/// Waits until a process has exited; its parent may not have waited for it yet.
+pub fn await_end(pid: u64) {
+    let stat = format!("/proc/{pid}/stat");
+    testkit::until("the process ends", || match std::fs::read_to_string(&stat) {
+        Ok(stat) if !stat.contains(") Z ") => Err(stat),
+        _ => Ok(()),
+    });
+}
+
 /// Returns the path of the program that performs a test's actions in a separate process.
 #[must_use]
 pub fn probe() -> PathBuf {

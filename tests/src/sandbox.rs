@@ -1,10 +1,10 @@
 use crate::watchdog::{self, Watchdog};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Mount point of the sandbox. Only the test's threads and their child processes see it.
 const ROOT: &str = "/mnt";
@@ -36,8 +36,7 @@ impl Sandbox {
     #[must_use]
     pub fn with_time(time: Duration) -> Self {
         let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(rustix::process::geteuid().is_root(), "the mounted tests need root to mount file systems");
-        own_namespace();
+        testkit::own_mounts();
         mount("tmpfs", ROOT, "tmpfs", MountFlags::empty(), Some(c"mode=755")).expect("tmpfs on /mnt");
         let control = Path::new("/sys/fs/fuse/connections");
         if control.exists() && fs::read_dir(control).is_ok_and(|mut d| d.next().is_none()) {
@@ -118,25 +117,15 @@ impl Drop for Sandbox {
     }
 }
 
-/// Moves the calling thread into a new mount namespace without mount propagation.
-fn own_namespace() {
-    // Only the mount namespace is unshared; no descriptor of this process depends on it.
-    #[expect(deprecated, reason = "deprecated for the sake of UnshareFlags::FILES, which is not used here")]
-    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("a mount namespace");
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
-}
-
 /// Unmounts what is mounted there. Waits for processes that are ending: their program may lie
 /// there. Returns whether it is unmounted.
 fn unmount_within(dir: &Path, patience: Duration) -> bool {
-    let patience = Instant::now() + patience;
-    loop {
-        match unmount(dir, UnmountFlags::NOFOLLOW) {
-            Ok(()) => return true,
-            Err(rustix::io::Errno::BUSY) if Instant::now() < patience => std::thread::sleep(Duration::from_millis(5)),
-            Err(_) => return false,
-        }
-    }
+    let mut outcome = Ok(());
+    let ends = testkit::holds_within(patience, || {
+        outcome = unmount(dir, UnmountFlags::NOFOLLOW);
+        outcome != Err(rustix::io::Errno::BUSY)
+    });
+    ends && outcome.is_ok()
 }
 
 /// Unmounts everything in the sandbox in reverse order, then kills remaining servers. Returns the
@@ -157,13 +146,11 @@ fn clear() -> Vec<String> {
             break;
         }
     }
-    let patience = Instant::now() + Duration::from_secs(20);
-    while !watchdog::servers().is_empty() && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    for pid in watchdog::servers() {
-        left.push(format!("server {pid}"));
-        watchdog::kill(pid);
+    if !testkit::holds_within(Duration::from_secs(20), || watchdog::servers().is_empty()) {
+        for pid in watchdog::servers() {
+            left.push(format!("server {pid}"));
+            watchdog::kill(pid);
+        }
     }
     left
 }

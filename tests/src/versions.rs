@@ -6,11 +6,7 @@ use rustix::fs::FileType;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// A pause between a change and a recorded moment. Birth times on the lower file system come from
-/// the kernel's tick, and so lag behind the clock by up to 10 ms.
-const TICK: Duration = Duration::from_millis(12);
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A version of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,11 +127,11 @@ impl Moments {
 
     /// Records the present tree.
     pub fn record(&mut self) {
-        std::thread::sleep(TICK);
+        testkit::tick();
         let tree = tree::read(&self.root);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
         self.all.push((format!("{}.{:09}", now.as_secs(), now.subsec_nanos()), tree));
-        std::thread::sleep(TICK);
+        testkit::tick();
     }
 
     /// Runs a step, and records the tree after it.

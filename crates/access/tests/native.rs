@@ -7,10 +7,11 @@
 use access::{ACL_ACCESS, Caller, READ, SEARCH, WRITE};
 use hostfs::{HostFs, HostOptions};
 use rustix::fs::{Access, AtFlags, CWD, Gid, Mode, Uid, XattrFlags};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
+use testkit::{Rng, TempDir};
 use vnode::{Cx, Layer, Name, Vnode};
 
 const OBJECTS: usize = 150;
@@ -19,20 +20,8 @@ const CALLERS: usize = 60;
 const IDS: u32 = 5;
 const FIRST: u32 = 7000;
 
-/// xorshift64*
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        u32::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % n
-    }
-
-    fn id(&mut self) -> u32 {
-        FIRST + self.below(IDS)
-    }
+fn id(rng: &mut Rng) -> u32 {
+    FIRST + rng.below(IDS)
 }
 
 fn entry(tag: u8, perm: u32, id: u32) -> Vec<u8> {
@@ -63,15 +52,6 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn make(dir: &Path, name: &str, rng: &mut Rng) {
     let path = dir.join(name);
     let mode = Mode::from_raw_mode(rng.below(0o1000));
@@ -80,7 +60,7 @@ fn make(dir: &Path, name: &str, rng: &mut Rng) {
         1 => rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap(),
         _ => drop(std::fs::File::create(&path).unwrap()),
     }
-    std::os::unix::fs::chown(&path, Some(rng.id()), Some(rng.id())).unwrap();
+    std::os::unix::fs::chown(&path, Some(id(rng)), Some(id(rng))).unwrap();
     rustix::fs::chmod(&path, mode).unwrap();
     if rng.below(2) == 0 {
         let name = core::str::from_utf8(ACL_ACCESS).unwrap();
@@ -105,14 +85,18 @@ fn refused(cx: &Cx<'_>, vnode: &dyn Vnode) -> u8 {
 #[test]
 fn the_rules_match_the_kernel() {
     assert!(rustix::process::geteuid().is_root(), "needs root, to act as other users");
-    let seed = std::env::var("SEED").map_or(0x5EED_1234_5678, |seed| seed.parse().unwrap());
-    let mut rng = Rng(seed);
-    let scratch = Scratch(std::env::temp_dir().join(format!("access-{}", std::process::id())));
-    std::fs::create_dir(&scratch.0).unwrap();
-    rustix::fs::chmod(&scratch.0, Mode::from_raw_mode(0o755)).unwrap();
+    for seed in testkit::seeds(1) {
+        compare(seed);
+    }
+}
+
+fn compare(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let scratch = TempDir::new();
+    rustix::fs::chmod(&*scratch, Mode::from_raw_mode(0o755)).unwrap();
     let names: Vec<String> = (0..OBJECTS).map(|n| n.to_string()).collect();
-    names.iter().for_each(|name| make(&scratch.0, name, &mut rng));
-    let host = HostFs::open(&scratch.0, HostOptions::default()).unwrap();
+    names.iter().for_each(|name| make(&scratch, name, &mut rng));
+    let host = HostFs::open(&scratch, HostOptions::default()).unwrap();
     let server = Cx::internal(0, 0);
     let vnodes: Vec<Arc<dyn Vnode>> = names
         .iter()
@@ -122,9 +106,9 @@ fn the_rules_match_the_kernel() {
     let mut seen = [0usize; 2];
     for _ in 0..CALLERS {
         let root = rng.below(20) == 0;
-        let (uid, gid) = if root { (0, 0) } else { (rng.id(), rng.id()) };
+        let (uid, gid) = if root { (0, 0) } else { (id(&mut rng), id(&mut rng)) };
         let groups: Vec<u32> = (FIRST..FIRST + IDS).filter(|_| rng.below(3) == 0).collect();
-        let (paths, raw) = (names.iter().map(|name| scratch.0.join(name)).collect::<Vec<_>>(), groups.clone());
+        let (paths, raw) = (names.iter().map(|name| scratch.join(name)).collect::<Vec<_>>(), groups.clone());
         let (sender, receiver) = channel();
         let (done, wait) = channel::<()>();
         let thread = std::thread::spawn(move || {

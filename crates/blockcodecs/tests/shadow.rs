@@ -6,10 +6,11 @@
 mod common;
 
 use blockcodecs::{XChaCha, Zstd};
-use common::{CX, Random, contents, lower, open};
+use common::{CX, contents, lower, open, random_change};
 use container::{BlockAt, BlockCodec};
 use memfs::MemFs;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Errno;
 
 const KEY: [u8; 32] = [0x5c; 32];
@@ -29,9 +30,9 @@ fn random_changes() {
         for codec in codecs(1 << bits) {
             let fs = MemFs::new();
             let mut file = open(&codec, &fs).unwrap();
-            let (mut bytes, mut random) = (Vec::new(), Random(bits));
+            let (mut bytes, mut random) = (Vec::new(), Rng::new(bits));
             for step in 0..24 {
-                let change = random.change(1 << bits, 1 << 21);
+                let change = random_change(&mut random, 1 << bits, 1 << 21);
                 change.apply(&file).unwrap();
                 change.apply_to(&mut bytes);
                 if step % 8 == 7 {
@@ -45,11 +46,11 @@ fn random_changes() {
 
 #[test]
 fn every_length_is_encoded_and_decoded() {
-    let mut random = Random(4);
+    let mut random = Rng::new(4);
     let at = BlockAt { file: [1; 16], block: 9 };
     for codec in codecs(4096) {
         for len in (1..200).chain([4095, 4096, 65536, 1 << 20]) {
-            for plain in [vec![7; len], (0..len).map(|_| random.next() as u8 | 1).collect()] {
+            for plain in [vec![7; len], (0..len).map(|_| random.bits() as u8 | 1).collect()] {
                 let mut encoded = vec![0xee; 3];
                 codec.encode(&at, &plain, &mut encoded).unwrap();
                 assert_eq!(encoded[..3], [0xee; 3]);
@@ -65,7 +66,7 @@ fn every_length_is_encoded_and_decoded() {
             }
         }
         for len in [0, 1, 5, 39, 40, 100] {
-            let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+            let bytes: Vec<u8> = (0..len).map(|_| random.bits() as u8).collect();
             let mut out = vec![0; 64];
             if let Ok(()) = codec.decode(&at, &bytes, &mut out) {
                 panic!("{codec:?} accepts noise");

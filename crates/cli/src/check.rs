@@ -382,8 +382,8 @@ mod tests {
     use std::fs;
 
     /// Creates a directory that includes a container which was written twice.
-    fn sample(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("strata-check-{name}-{}", std::process::id()));
+    fn sample() -> testkit::TempDir {
+        let dir = testkit::TempDir::new();
         fs::create_dir_all(dir.join("deep/er")).unwrap();
         let host = HostFs::open(&dir.join("deep/er"), HostOptions::default()).unwrap();
         let layer = layers::zstd::LAYER.over(host, &wrapfs::Settings::new()).unwrap();
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_exit_status_reports_damage_and_repairs() {
-        let dir = sample("damage");
+        let dir = sample();
         let path = dir.join("deep/er/f");
         assert_eq!(run_on(&dir, false), Exit::Success);
         let good = fs::read(&path).unwrap();
@@ -426,24 +426,22 @@ mod tests {
 
     #[test]
     fn an_open_file_is_not_checked() {
-        let dir = sample("open");
+        let dir = sample();
         let mut holder = std::process::Command::new("sleep");
         let mut holder = holder.arg("60").stdin(fs::File::open(dir.join("deep/er/f")).unwrap()).spawn().unwrap();
         assert_eq!(run_on(&dir, true), Exit::NOT_CHECKED);
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert_eq!(run_on(&dir, true), Exit::Success);
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn a_server_that_ends_is_waited_for() {
-        let dir = sample("ends");
+        let dir = sample();
         let mut holder = std::process::Command::new("sleep");
         let mut holder = holder.arg("0.5").stdin(fs::File::open(dir.join("deep/er/f")).unwrap()).spawn().unwrap();
         assert_eq!(run_on(&dir, false), Exit::Success);
         holder.wait().unwrap();
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

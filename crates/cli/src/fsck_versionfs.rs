@@ -239,14 +239,13 @@ mod tests {
 
     #[test]
     fn a_directory_is_checked() {
-        let dir = std::env::temp_dir().join(format!("fsck-versionfs-{}", std::process::id()));
+        let dir = testkit::TempDir::new();
         std::fs::create_dir_all(dir.join(".;versions")).unwrap();
         std::fs::write(dir.join(".;versions/foo;f1"), b"old").unwrap();
-        let run = |flag: &str| run(&["fsck.versionfs".into(), flag.into(), dir.clone().into_os_string()]);
+        let run = |flag: &str| run(&["fsck.versionfs".into(), flag.into(), dir.as_os_str().to_owned()]);
         assert_eq!(run("-n"), FsckExit::UNCORRECTED);
         assert_eq!(run("-y"), FsckExit::CORRECTED);
         assert_eq!(run("-n"), FsckExit::CLEAN);
         assert!(dir.join(".;versions/foo;i").exists());
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -292,29 +292,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A temporary directory, removed on drop.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("strata-host-dir-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn dir(&self, name: &str) -> PathBuf {
-            let path = self.0.join(name);
-            std::fs::create_dir_all(&path).unwrap();
-            path
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn check(paths: &[&Path]) -> Result<(), String> {
         let dirs: Vec<_> = paths.iter().map(|path| HostDir::open(Role::Branch, path).unwrap()).collect();
         check_no_overlap(&dirs.iter().collect::<Vec<_>>(), |_, _| false).map_err(|failure| failure.reason)
@@ -322,11 +299,11 @@ mod tests {
 
     #[test]
     fn missing_paths_and_non_directories_are_refused() {
-        let scratch = Scratch::new("missing");
-        let file = scratch.0.join("file");
+        let scratch = testkit::TempDir::new();
+        let file = scratch.join("file");
         std::fs::write(&file, "").unwrap();
         let message = |path: &Path| HostDir::open(Role::Branch, path).unwrap_err().reason;
-        let missing = scratch.0.join("missing");
+        let missing = scratch.join("missing");
         assert_eq!(
             message(&missing),
             format!("branch {}: no such directory; create it, or remove it from dirs=", missing.display())
@@ -334,7 +311,7 @@ mod tests {
         assert!(message(&file).contains("not a directory; a branch must be a directory"));
         let point = HostDir::open(Role::MountPoint, &file).unwrap_err().reason;
         assert!(point.contains("not a directory; ") && !point.contains("mkdir"), "{point}");
-        let link = scratch.0.join("loop");
+        let link = scratch.join("loop");
         symlink("loop", &link).unwrap();
         assert!(message(&link).contains("symbolic link"), "{}", message(&link));
         let point = HostDir::open(Role::MountPoint, &missing).unwrap_err().reason;
@@ -343,7 +320,7 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_refused() {
-        let scratch = Scratch::new("overlap");
+        let scratch = testkit::TempDir::new();
         let (a, b, inner) = (scratch.dir("a"), scratch.dir("b"), scratch.dir("a/x/y"));
         assert_eq!(check(&[&a, &b]), Ok(()));
         assert_eq!(check(&[&b, &inner, &scratch.dir("ab")]), Ok(()));
@@ -358,10 +335,10 @@ mod tests {
             inner.display(),
             a.display()
         )));
-        let link = scratch.0.join("link");
+        let link = scratch.join("link");
         symlink(&inner, &link).unwrap();
         assert!(check(&[&a, &link]).unwrap_err().contains("is inside"));
-        assert!(check(&[&scratch.0, &a]).unwrap_err().contains("is inside"));
+        assert!(check(&[&scratch, &a]).unwrap_err().contains("is inside"));
         assert!(check(&[&a, &a.join("../a/./x/..")]).unwrap_err().contains("same directory"));
     }
 }

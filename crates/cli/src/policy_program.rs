@@ -156,15 +156,13 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed_with_its_group() {
-        let pid = std::env::temp_dir().join(format!("policy-program-pid-{}", std::process::id()));
+        let scratch = testkit::TempDir::new();
+        let pid = scratch.join("pid");
         let text = format!("sleep 1000 & echo $! >{}; wait", pid.display());
         assert_eq!(run_script("hang", &text, b""), Err("it took longer than 5 s"));
         let number = std::fs::read_to_string(&pid).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", number.trim())).unwrap_or_default();
         // A killed process may remain as a zombie if nobody waits for it.
-        while !(state().is_empty() || state().contains(") Z ")) {
-            std::thread::sleep(STEP);
-        }
-        std::fs::remove_file(pid).unwrap();
+        testkit::until("its child ends", || testkit::seen(state(), |state| state.is_empty() || state.contains(") Z ")));
     }
 }

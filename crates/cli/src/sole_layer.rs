@@ -74,8 +74,7 @@ mod tests {
 
     #[test]
     fn only_one_server_gets_the_directory() {
-        let dir = std::env::temp_dir().join(format!("strata-sole-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
+        let dir = testkit::TempDir::new();
         let open = || HostFs::open(&dir, HostOptions::default()).unwrap();
         let (first, second) = (open(), open());
         claim("versionfs", &dir, &first, WAIT).unwrap();
@@ -84,6 +83,6 @@ mod tests {
         assert!(text.contains(&dir.display().to_string()) && text.contains("at=TIME"), "{text}");
         drop(first);
         claim("versionfs", &dir, &second, WAIT).unwrap();
-        std::fs::remove_dir(&dir).unwrap();
+        assert!(testkit::names(&dir).is_empty());
     }
 }

@@ -552,8 +552,7 @@ mod tests {
             "tar(1)",
             "telldir(3)",
         ];
-        let dir = std::env::temp_dir().join(format!("strata-pages-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = testkit::TempDir::new();
         write_pages(&dir).unwrap();
         let (mut found, mut missing) = (0, Vec::new());
         for entry in std::fs::read_dir(&dir).unwrap() {
@@ -579,6 +578,5 @@ mod tests {
         }
         assert!(missing.is_empty(), "{missing:#?}");
         assert!(found > 100);
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -699,8 +699,7 @@ mod tests {
 
     #[test]
     fn counters_persist_when_a_stack_is_reopened() {
-        let dir = std::env::temp_dir().join(format!("strata-tree-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = testkit::TempDir::new();
         fs::write(dir.join("Uryyb"), "text").unwrap();
         let tree = tree(&format!("lbfs,dirs=/nonexistent/replica:[rot13 / {}]", dir.display()));
         tree.find().unwrap();
@@ -718,6 +717,5 @@ mod tests {
             assert_eq!(counts.of(meter::Operation::Lookup).done, lookups);
             assert!(layer.properties().read_only);
         }
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -290,13 +290,12 @@ mod tests {
 
     #[test]
     fn an_offline_directory_is_converted_and_back() {
-        let dir = std::env::temp_dir().join(format!("usenetctl-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = testkit::TempDir::new();
         for n in 0..3000 {
             std::fs::write(dir.join(n.to_string()), n.to_string()).unwrap();
         }
         let execute = |words: &[&str]| {
-            let words = ["usenetctl"].iter().chain(words).map(OsString::from).chain([dir.clone().into_os_string()]);
+            let words = ["usenetctl"].iter().chain(words).map(OsString::from).chain([dir.as_os_str().to_owned()]);
             execute(&Cli::try_parse_from(words).unwrap().command)
         };
         assert_eq!(execute(&["manage"]).unwrap_err().exit, Exit::Mount);
@@ -307,6 +306,5 @@ mod tests {
         execute(&["unmanage", "--offline"]).unwrap();
         assert!((0..3000).all(|n| std::fs::read_to_string(dir.join(n.to_string())).unwrap() == n.to_string()));
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 3000);
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

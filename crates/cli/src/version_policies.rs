@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn links_and_special_files_are_not_read() {
-        let home = std::env::temp_dir().join(format!("version-policies-{}", std::process::id()));
+        let home = testkit::TempDir::new();
         let conf = home.join(OF_USER);
         std::fs::create_dir_all(conf.parent().unwrap()).unwrap();
         assert!(outside(&home).is_none());
@@ -342,6 +342,5 @@ mod tests {
         assert_eq!(resolve(&link.join("x/../y"), Path::new("/mnt")), Some(home.canonicalize().unwrap().join("y")));
         symlink("loop", home.join("loop")).unwrap();
         assert_eq!(resolve(&home.join("loop"), Path::new("/mnt")), None);
-        std::fs::remove_dir_all(&home).unwrap();
     }
 }

@@ -4,16 +4,15 @@
 //! preceding operations.
 
 mod ops;
-mod rng;
 mod side;
 
 pub use ops::{Op, Path};
-pub use rng::Rng;
 pub use side::{Answer, Side, Summary};
 
 use crate::fixture::{ROOT, counts_directories};
 use memfs::Dump;
 use std::collections::VecDeque;
+use testkit::Rng;
 use vnode::{Layer, SetAttr};
 
 /// Number of preceding operations shown with a difference.
@@ -24,7 +23,7 @@ const BETWEEN_DUMPS: u64 = 200;
 
 /// Applies `steps` random operations to two empty layers and compares them.
 pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::xorshift_star(seed);
     for layer in [a, b] {
         let same = SetAttr { mode: Some(0o755), uid: Some(0), gid: Some(0), ..SetAttr::default() };
         layer.root().setattr(&ROOT, &same, None).unwrap();
@@ -56,7 +55,7 @@ pub fn compare(seed: u64, steps: u64, a: &dyn Layer, b: &dyn Layer) {
 
 /// Applies `steps` random operations to one layer, whatever its content. Results are ignored.
 pub fn apply_random(seed: u64, steps: u64, layer: &dyn Layer) {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::xorshift_star(seed);
     let mut side = Side::new(layer, false);
     for _ in 0..steps {
         side.apply(&Op::random(&mut rng));

@@ -57,8 +57,7 @@ mod tests {
 
     #[test]
     fn a_claim_lasts_until_its_last_descriptor_is_closed() {
-        let dir = std::env::temp_dir().join(format!("hostfs-claim-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
+        let dir = testkit::TempDir::new();
         let open = || HostFs::open(&dir, HostOptions::default()).unwrap();
         let (first, second) = (open(), open());
         assert_eq!(first.claim(Duration::ZERO), Ok(true));
@@ -74,6 +73,6 @@ mod tests {
         });
         assert_eq!(second.claim(Duration::from_secs(20)), Ok(true));
         ends.join().unwrap();
-        std::fs::remove_dir(&dir).unwrap();
+        assert!(testkit::names(&dir).is_empty());
     }
 }

@@ -336,7 +336,7 @@ mod tests {
     use crate::{HostFs, HostOptions};
     use core::sync::atomic::AtomicBool;
     use rustix::fd::AsRawFd;
-    use std::path::PathBuf;
+    use testkit::TempDir;
     use vnode::{Cx, Entry, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags};
 
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -347,15 +347,14 @@ mod tests {
 
     /// A directory with a file `f` that was used once.
     struct Scratch {
-        path: PathBuf,
+        path: TempDir,
         fs: Arc<HostFs>,
         file: Entry,
     }
 
     impl Scratch {
-        fn new(test: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("hostfs-hot-{test}-{}", std::process::id()));
-            std::fs::create_dir(&path).unwrap();
+        fn new() -> Self {
+            let path = TempDir::new();
             std::fs::write(path.join("f"), "text").unwrap();
             let fs = HostFs::open(&path, HostOptions::default()).unwrap();
             assert!(fs.uses_handles(), "the tests need root");
@@ -384,12 +383,6 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            std::fs::remove_dir_all(&self.path).unwrap();
-        }
-    }
-
     fn name(text: &str) -> Name<'_> {
         Name::new(text.as_bytes()).unwrap()
     }
@@ -400,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_file_read_twice_is_opened_once() {
-        let scratch = Scratch::new("read");
+        let scratch = Scratch::new();
         let second = scratch.open(7, OpenFlags::RDONLY);
         let number = number_of(&second);
         drop(second);
@@ -416,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_readable_descriptor_replaces_the_reference_kept_by_getattr() {
-        let scratch = Scratch::new("stat");
+        let scratch = Scratch::new();
         scratch.stat().unwrap();
         assert_eq!(scratch.kept(), 1);
         assert!(!scratch.fs.shared().table.get(scratch.file.vnode.id()).unwrap().hot().unwrap().0.is_readable());
@@ -431,7 +424,7 @@ mod tests {
 
     #[test]
     fn writers_open_the_host_file_and_kept_descriptors_are_read_only() {
-        let scratch = Scratch::new("write");
+        let scratch = Scratch::new();
         let writer = scratch.open(7, OpenFlags::WRONLY);
         let kept = writer.backing().unwrap().cached.unwrap();
         kept.registration.set(Arc::new(7_u32));
@@ -460,7 +453,7 @@ mod tests {
 
     #[test]
     fn removed_and_replaced_files_are_dropped() {
-        let scratch = Scratch::new("removed");
+        let scratch = Scratch::new();
         let root = scratch.fs.root();
         let warm = |text: &str| {
             let vnode = root.lookup(&caller(0), name(text)).unwrap().unwrap().vnode;
@@ -489,7 +482,7 @@ mod tests {
 
     #[test]
     fn files_removed_out_of_band_are_stale() {
-        let scratch = Scratch::new("others");
+        let scratch = Scratch::new();
         let vnode = &scratch.file.vnode;
         drop(scratch.open(0, OpenFlags::RDONLY));
         let open = scratch.open(0, OpenFlags::RDONLY);
@@ -521,7 +514,7 @@ mod tests {
 
     #[test]
     fn only_unused_files_are_dropped() {
-        let scratch = Scratch::new("idle");
+        let scratch = Scratch::new();
         // Pretend that the sweeper thread runs.
         *scratch.files().inner.sweeper_running() = true;
         scratch.open(7, OpenFlags::RDONLY);
@@ -535,9 +528,7 @@ mod tests {
         assert_eq!(scratch.kept(), 0);
         // The sweeper thread drops it.
         scratch.open(7, OpenFlags::RDONLY);
-        while scratch.kept() > 0 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        testkit::until("the file is dropped", || testkit::seen(scratch.kept(), |count| *count == 0));
         let weak = Arc::downgrade(&scratch.files().inner);
         scratch.open(7, OpenFlags::RDONLY);
         drop(scratch);
@@ -546,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_file_removed_during_its_open_is_not_kept() {
-        let scratch = Scratch::new("race");
+        let scratch = Scratch::new();
         let vnode = scratch.fs.shared().table.get(scratch.file.vnode.id()).unwrap();
         let descriptor = || Descriptor::new(std::fs::File::open(scratch.path.join("f")).unwrap().into());
         let stamp = scratch.files().stamp(vnode.number());
@@ -558,7 +549,7 @@ mod tests {
 
     #[test]
     fn the_number_of_kept_files_is_bounded() {
-        let scratch = Scratch::new("bound");
+        let scratch = Scratch::new();
         let files = MAX_ENTRIES + 200;
         let vnodes: Vec<_> = (0..files)
             .map(|i| {

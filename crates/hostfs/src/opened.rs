@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::{HostFs, HostOptions};
     use core::sync::atomic::AtomicBool;
-    use std::path::PathBuf;
+    use testkit::TempDir;
     use vnode::{Entry, Layer, Name, OpenFile, OpenFlags};
 
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -280,12 +280,11 @@ mod tests {
         Cx::new(uid, uid, 1, 0, true, &NEVER)
     }
 
-    struct Scratch(PathBuf, Arc<HostFs>, Entry);
+    struct Scratch(TempDir, Arc<HostFs>, Entry);
 
     impl Scratch {
-        fn new(test: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("hostfs-{test}-{}", std::process::id()));
-            std::fs::create_dir(&path).unwrap();
+        fn new() -> Self {
+            let path = TempDir::new();
             let fs = HostFs::open(&path, HostOptions::default()).unwrap();
             let name = Name::new(b"f").unwrap();
             let (entry, _) = fs.root().create(&Cx::internal(0, 0), name, 0o644, OpenFlags::RDWR).unwrap();
@@ -301,12 +300,6 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            std::fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
-
     fn number_of(file: &Arc<dyn OpenFile>) -> i32 {
         use rustix::fd::AsRawFd;
         file.backing().unwrap().file.as_raw_fd()
@@ -317,7 +310,7 @@ mod tests {
         const O_APPEND: u32 = 0o2001;
         const O_TRUNC: u32 = 0o1001;
         const O_SYNC: u32 = 0o4_010_001;
-        let scratch = Scratch::new("shared");
+        let scratch = Scratch::new();
         let first = scratch.open(7, 0);
         let same: Vec<_> = (0..100).map(|_| scratch.open(7, 0)).collect();
         assert!(same.iter().all(|file| number_of(file) == number_of(&first)));
@@ -339,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_new_file_with_a_reused_number_gets_its_own_descriptor() {
-        let scratch = Scratch::new("another");
+        let scratch = Scratch::new();
         let old = scratch.open(7, 0);
         let number = scratch.2.vnode.id();
         let key = Key { number, uid: 7, flags: crate::create::host_flags(OpenFlags::RDONLY).bits() };
@@ -358,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_sync_failure_is_reported_once_to_each_file_open_at_the_time() {
-        let scratch = Scratch::new("failures");
+        let scratch = Scratch::new();
         let file = std::fs::File::open(scratch.0.join("f")).unwrap();
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
         let fd = OpenFd::alone(file.into(), charge, scratch.1.shared());
@@ -379,7 +372,7 @@ mod tests {
 
     #[test]
     fn two_concurrent_syncs_both_report_a_failure() {
-        let scratch = Scratch::new("at-once");
+        let scratch = Scratch::new();
         let file = std::fs::File::open(scratch.0.join("f")).unwrap();
         let charge = scratch.1.shared().budget.charge(&caller(7)).unwrap();
         let fd = OpenFd::alone(file.into(), charge, scratch.1.shared());

@@ -8,30 +8,20 @@ use crate::{AccessTimes, HostFs, HostOptions, When};
 use rustix::fs::AtFlags;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use testkit::TempDir;
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, SetTime, Time, XattrFlags};
 
 /// A directory that is removed at the end of the test.
-struct Scratch(PathBuf);
+struct Scratch(TempDir);
 
 impl Scratch {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("hostfs-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(unique);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     fn open(&self, options: HostOptions) -> Arc<HostFs> {
         HostFs::open(&self.0, options).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -186,13 +176,9 @@ fn descriptors_are_bounded_in_a_large_tree() {
 
 #[test]
 fn mounts_inside_the_directory_are_not_entered() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
-    testkit::need_root("it mounts");
-    // In a mount namespace that ends with the thread.
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     std::thread::spawn(|| {
-        #[allow(deprecated)]
-        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).unwrap();
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        testkit::own_mounts();
         let scratch = Scratch::new();
         let below = scratch.0.join("d");
         std::fs::create_dir(&below).unwrap();
@@ -467,7 +453,8 @@ fn numbers_of_objects_outside_the_root_are_stale() {
         std::fs::hard_link(outside.join("d/f"), inside.join("d/e/shared")).unwrap();
         let fs = HostFs::open(&inside, options).unwrap();
         let find = |path: PathBuf| fs.vnode(&CX, ino(path)).map(|vnode| vnode.kind());
-        for path in ["d", "s"].map(|name| outside.join(name)).into_iter().chain([outside.clone(), scratch.0.clone()]) {
+        for path in ["d", "s"].map(|name| outside.join(name)).into_iter().chain([outside.clone(), scratch.0.to_owned()])
+        {
             assert_eq!(find(path.clone()), Err(Errno::STALE), "{options:?} {}", path.display());
         }
         assert_eq!(find(inside.join("d/e")), Ok(Kind::Directory));

@@ -39,13 +39,14 @@ impl Setup {
 
     /// Waits until the layer has this state.
     fn await_health(&self, health: Health) {
-        let begun = Instant::now();
-        while self.layer.health() != health {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", self.layer.health());
-            // A lost file system is asked again by operations only.
-            let _ = self.root.getattr(&CX.without_waiting());
-            thread::sleep(Duration::from_millis(5));
-        }
+        testkit::until(&format!("the layer is {health:?}"), || {
+            let now = self.layer.health();
+            if now != health {
+                // A lost file system is asked again by operations only.
+                let _ = self.root.getattr(&CX.without_waiting());
+            }
+            testkit::seen(now, |now| *now == health)
+        });
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the tests of every crate need: how long to run, with which seeds, and what to do if the
-//! machine lacks something.
+//! What the tests of every crate need: how long to run, with which seeds, what to do if the machine
+//! lacks something, and helpers: random numbers, waiting, temporary directories, programs.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -10,6 +10,18 @@
 //! | `STRATA_SKIPPED` | a file, to which the names of skipped tests are appended |
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::expect_used, reason = "a test that can't run must fail")]
+
+mod command;
+mod files;
+mod namespace;
+mod rng;
+mod wait;
+
+pub use command::{Outcome, outcome, outcome_with_input};
+pub use files::{TempDir, names};
+pub use namespace::own_mounts;
+pub use rng::Rng;
+pub use wait::{Look, PATIENCE, holds_within, seen, tick, until, until_within};
 
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Display;

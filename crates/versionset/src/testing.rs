@@ -66,14 +66,7 @@ pub(crate) fn bytes(len: usize, seed: usize) -> Vec<u8> {
 
 /// Returns bytes that do not compress.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..len).map(|_| next()).collect()
+    testkit::Rng::new(0).bytes(len)
 }
 
 /// Changes each of up to 3,000 bytes of a file. `open`, which gets the length, must then fail with

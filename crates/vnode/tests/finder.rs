@@ -136,6 +136,7 @@ fn invented_numbers_do_not_keep_the_server_walking() {
                 }
             });
         }
+        // Time for many queries, and for a second walk only.
         std::thread::sleep(Duration::from_millis(500));
         stop.store(true, Ordering::Relaxed);
     });

@@ -132,10 +132,7 @@ impl Planner {
             0 => Timespec { tv_sec: 0, tv_nsec: NOW as _ },
             1 => Timespec { tv_sec: 0, tv_nsec: OMIT as _ },
             2 => Timespec { tv_sec: 4_000_000_000, tv_nsec: 999_999_999 },
-            _ => Timespec {
-                tv_sec: i64::try_from(self.rng.below(1_500_000_000)).unwrap(),
-                tv_nsec: i64::try_from(self.rng.below(1_000_000_000)).unwrap() as _,
-            },
+            _ => Timespec { tv_sec: self.rng.below(1_500_000_000), tv_nsec: self.rng.below(1_000_000_000) },
         };
         Timestamps { last_access: time(), last_modification: time() }
     }
@@ -220,7 +217,7 @@ impl Planner {
             7 => Op::RemoveXattr { path: self.file(), name: self.rng.pick(&XATTRS) },
             8 => {
                 let flags = [XattrFlags::empty(), XattrFlags::empty(), XattrFlags::CREATE, XattrFlags::REPLACE];
-                let len = usize::try_from(self.rng.below(60)).unwrap();
+                let len = self.rng.below(60);
                 Op::SetXattr {
                     path: self.file(),
                     name: self.rng.pick(&XATTRS),
@@ -233,7 +230,7 @@ impl Planner {
     }
 
     fn acl(&mut self) -> Op {
-        let mut perm = || u16::try_from(self.rng.below(8)).unwrap();
+        let mut perm = || self.rng.below(8);
         let value = acl::encode(perm() | 4, perm(), perm(), perm(), (1000, perm()), (2000, perm()));
         let name = self.rng.pick(&[acl::ACCESS, acl::ACCESS, acl::DEFAULT]);
         let path = if name == acl::DEFAULT { self.dir() } else { self.existing() };
@@ -258,7 +255,7 @@ impl Planner {
     }
 
     fn descriptor(&mut self) -> Op {
-        let slot = usize::try_from(self.rng.below(SLOTS as u64)).unwrap();
+        let slot = self.rng.below(SLOTS);
         match self.rng.below(20) {
             0..=4 => {
                 let flags = [OFlags::RDONLY, OFlags::RDWR, OFlags::RDWR, OFlags::RDWR | OFlags::APPEND];

@@ -132,7 +132,7 @@ fn item(rng: &mut Rng, path: Vec<u8>, kind: Kind) -> Item {
             xattrs.push((acl::DEFAULT, acl::encode(7, 5, 0, 7, (1001, 7), (2000, 5))));
         }
     }
-    let mtime = (i64::try_from(rng.below(1_600_000_000)).unwrap(), i64::try_from(rng.below(1_000_000_000)).unwrap());
+    let mtime = (rng.below(1_600_000_000), rng.below(1_000_000_000));
     Item { path, kind, mode, owner: rng.pick(&OWNERS), mtime, xattrs }
 }
 
@@ -198,7 +198,7 @@ pub fn divide(items: &[Item], n: usize, seed: u64) -> Vec<Vec<Item>> {
             Kind::Link(to) => {
                 branches.iter().position(|b| b.iter().any(|i| i.path == *to && !hidden(i))).expect("linked")
             }
-            _ => usize::try_from(rng.below(n as u64)).unwrap(),
+            _ => rng.below(n),
         };
         branches[home].push(item.clone());
         for branch in branches.iter_mut().skip(home + 1) {

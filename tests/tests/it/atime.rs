@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use strata_tests::process::run;
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
@@ -49,7 +48,7 @@ impl Fixture {
         let at = self.lower.join(name);
         let read = || {
             let before = time(&at);
-            std::thread::sleep(Duration::from_millis(20));
+            testkit::tick();
             assert_eq!(fs::read_to_string(mounted.path(name)).unwrap(), "text");
             time(&at) != before
         };
@@ -58,7 +57,7 @@ impl Fixture {
 
     /// Modifies a file, so that relatime updates its access time at the next read.
     fn change(&self, name: &str) {
-        std::thread::sleep(Duration::from_millis(20));
+        testkit::tick();
         fs::write(self.lower.join(name), "text").unwrap();
     }
 }
@@ -132,13 +131,13 @@ fn a_remount_changes_updates(transport: Transport) {
     remount(&mounted, "rw,strictatime,nodiratime");
     assert_eq!(fixture.updates(&mounted, "3"), (true, true));
     let before = time(&fixture.lower.join("dir"));
-    std::thread::sleep(Duration::from_millis(20));
+    testkit::tick();
     assert_eq!(fs::read_dir(mounted.path("dir")).unwrap().count(), 0);
     assert_eq!(time(&fixture.lower.join("dir")), before);
     // The flags of the lower mount are unchanged.
     let at = fixture.lower.join("4");
     let before = time(&at);
-    std::thread::sleep(Duration::from_millis(20));
+    testkit::tick();
     fs::read(&at).unwrap();
     assert_eq!(time(&at), before);
 }

@@ -13,10 +13,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{run, try_run};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+use testkit::until;
 
 /// Delay in seconds until changes made below are visible.
 const CACHE: &str = "0.2";
@@ -40,15 +40,6 @@ fn make_files(dir: &Path, count: usize) {
 
 fn read_all(dir: &Path, count: usize) {
     (0..count).for_each(|i| assert_eq!(fs::read_to_string(dir.join(i.to_string())).unwrap(), format!("file {i}")));
-}
-
-/// Waits until `seen` returns true: for the `cache=` time, and longer on a busy machine.
-fn wait_until(what: &str, seen: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !seen() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "timed out: {what} not visible");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Opening and reading files a second time sends no request. The first time costs a READ per file
@@ -184,15 +175,15 @@ fn changes_below_become_visible(transport: Transport) {
         let writing = File::options().write(true).open(&below).unwrap();
         writing.write_all_at(text.as_bytes(), 0).unwrap();
         writing.set_len(text.len() as u64).unwrap();
-        wait_until(&format!("{text:?} through the held file"), || by_held() == text);
-        wait_until(&format!("{text:?} through a new open"), || by_new() == text);
+        until(&format!("{text:?} through the held file"), || by_held() == text);
+        until(&format!("{text:?} through a new open"), || by_new() == text);
     }
     assert_eq!(fs::read_to_string(mounted.path("g")).unwrap(), "old text");
     fs::write(lower.join("other"), "another file").unwrap();
     fs::rename(lower.join("other"), lower.join("g")).unwrap();
-    wait_until("another file", || fs::read_to_string(mounted.path("g")).is_ok_and(|text| text == "another file"));
+    until("another file", || fs::read_to_string(mounted.path("g")).is_ok_and(|text| text == "another file"));
     fs::remove_file(lower.join("g")).unwrap();
-    wait_until("removal", || fs::read(mounted.path("g")).is_err());
+    until("removal", || fs::read(mounted.path("g")).is_err());
 }
 
 /// With `cache=0` a change below is visible at once, also through a held file.
@@ -222,7 +213,7 @@ fn a_mapping_shows_changes_below(transport: Transport) {
     let map = Mapping::new(&file, data.len(), ProtFlags::READ, MapFlags::SHARED).unwrap();
     assert_eq!(map.read(0, data.len()), data);
     File::options().write(true).open(lower.join("f")).unwrap().write_all_at(b"changed", 5000).unwrap();
-    wait_until("the change through the mapping", || {
+    until("the change through the mapping", || {
         let _ = fs::metadata(mounted.path("f"));
         map.read(5000, 7) == b"changed"
     });
@@ -324,7 +315,7 @@ fn cached_open_files_are_bounded_and_expire(transport: Transport) {
     };
     read_all(mounted.dir(), 1000);
     assert!((1..=128).contains(&open()), "{} after 1,000 files", open());
-    wait_until("close of all files", || open() == 0);
+    until("close of all files", || open() == 0);
 
     let free = || {
         let stat = rustix::fs::statvfs(&lower).unwrap();
@@ -333,7 +324,7 @@ fn cached_open_files_are_bounded_and_expire(transport: Transport) {
     let before = free();
     assert_eq!(fs::read(mounted.path("large")).unwrap().len(), 32 << 20);
     fs::remove_file(lower.join("large")).unwrap();
-    wait_until("freed space", || free() >= before + (30 << 20));
+    until("freed space", || free() >= before + (30 << 20));
 }
 
 on_both_transports!(

@@ -9,13 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports, process};
-
-fn listed(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
+use testkit::names;
 
 /// Returns case-insensitive stacks over `lower`: casefold alone, and below and above other layers.
 fn stacks(lower: &Path) -> [String; 5] {
@@ -48,7 +42,7 @@ fn remove_and_rename_in_another_case(transport: Transport) {
             );
             let expected = "one\nimportant\nmoved\nmoved\nclobber\nother\nold\nnew\nnot yet\nmade\n";
             assert_eq!(output, expected, "{words} {cache}");
-            assert_eq!(listed(mounted.dir()), ["A", "Foo", "NONE", "b", "other", "x"], "{words} {cache}");
+            assert_eq!(names(mounted.dir()), ["A", "Foo", "NONE", "b", "other", "x"], "{words} {cache}");
             process::sh("rm -r \"$1\"/*", &[mounted.dir()]);
         }
     }
@@ -130,9 +124,9 @@ fn no_write_is_lost(transport: Transport) {
             }
         }
         if step % 50 == 0 {
-            let mut names: Vec<_> = model.values().map(|(name, _)| name.clone()).collect();
-            names.sort();
-            assert_eq!(listed(&lower), names, "{step}");
+            let mut known: Vec<_> = model.values().map(|(name, _)| std::ffi::OsString::from(name)).collect();
+            known.sort();
+            assert_eq!(names(&lower), known, "{step}");
         }
     }
 }

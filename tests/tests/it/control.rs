@@ -221,6 +221,7 @@ fn slow_commands_block_no_other_request(transport: Transport) {
     let mut caller = Command::new(Mounted::program().unwrap());
     let caller = caller.arg0("strata").arg("control").arg(&group).args(["usenetfs.convert", "unmanage 10000"]);
     let mut caller = caller.spawn().unwrap();
+    // The kill comes during the conversion.
     thread::sleep(std::time::Duration::from_millis(20));
     caller.kill().unwrap();
     caller.wait().unwrap();

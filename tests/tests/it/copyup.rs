@@ -120,6 +120,7 @@ fn an_interrupted_copy_up_leaves_nothing(transport: Transport) {
         for wait in [5, 20, 60] {
             let before = fs::metadata(fx.path(name)).unwrap();
             let mut child = appending(&fx.path(name));
+            // The signal comes during the copy-up.
             std::thread::sleep(Duration::from_millis(wait));
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
             let ended = child.wait().unwrap();
@@ -386,7 +387,7 @@ fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
                 }
                 let dir = rng.pick(&paths);
                 let files: Vec<_> = fs::read_dir(&dir)?.collect::<Result<_, _>>()?;
-                let Some(file) = files.get(usize::try_from(rng.below(files.len() as u64)).unwrap()) else { continue };
+                let Some(file) = files.get(rng.below(files.len())) else { continue };
                 match rng.below(4) {
                     0 => File::options().write(true).open(file.path())?.write_all_at(b"NEW", 0)?,
                     1 => fs::rename(file.path(), dir.join(format!("f{step}")))?,
@@ -396,6 +397,7 @@ fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
             }
             Ok::<(), std::io::Error>(())
         });
+        // The kill comes at different steps.
         std::thread::sleep(Duration::from_millis(10 + 17 * round));
         fx.union.crash();
         let outcome = work.join().unwrap();

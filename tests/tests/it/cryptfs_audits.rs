@@ -116,7 +116,7 @@ fn reused_inode_numbers(transport: Transport) {
                 let mut held: Option<(File, Vec<u8>)> = None;
                 for round in 0..rounds {
                     let path = dir.join(format!("f{}", round % 3));
-                    let len = usize::try_from(1 + rng.below(9000)).unwrap();
+                    let len = 1 + rng.below(9000);
                     let bytes = rng.bytes(len);
                     let _ = fs::remove_file(&path);
                     fs::write(&path, &bytes).unwrap();

@@ -6,14 +6,15 @@
 
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::crypt::Volume;
 use strata_tests::{Mounted, Rng, Sandbox, Transport};
+use testkit::names;
 
 /// Bytes of the header of a file.
 const HEADER: u64 = 18;
@@ -98,21 +99,7 @@ fn writable(path: &Path) -> File {
 /// Runs `check` until it returns true: what the server knows of a file that was open ends with the
 /// kernel's last message about it.
 fn soon(check: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !check() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
-}
-
-/// Returns the names in a directory of the mount.
-fn names(dir: &Path) -> Vec<OsString> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    names.sort();
-    names
+    testkit::holds_within(Duration::from_secs(5), check)
 }
 
 fn every_byte_of_a_file(flags: &[&str]) {

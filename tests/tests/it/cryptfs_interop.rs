@@ -164,10 +164,10 @@ impl Planner {
             }
             22 | 23 => self.xattr()?,
             24 => {
-                let at = self.rng.below(self.xattrs.len() as u64);
                 if self.xattrs.is_empty() {
                     return None;
                 }
+                let at = self.rng.below(self.xattrs.len() as u64);
                 let (path, name) = self.xattrs.swap_remove(usize::try_from(at).unwrap());
                 Change::RemoveXattr(path, name)
             }
@@ -215,7 +215,7 @@ impl Planner {
 
     /// Removes a file, or a directory that is empty.
     fn remove(&mut self) -> Option<Change> {
-        let index = usize::try_from(self.rng.below(self.paths.len() as u64)).unwrap();
+        let index = self.rng.below(self.paths.len());
         let path = self.paths[index].0.clone();
         let below = [&path[..], b"/"].concat();
         if path.is_empty() || self.paths.iter().any(|(other, _)| other.starts_with(&below)) {
@@ -230,7 +230,7 @@ impl Planner {
     fn changes(&mut self, count: usize) -> Vec<Change> {
         let mut changes: Vec<_> = core::iter::from_fn(|| Some(self.next())).flatten().take(count).collect();
         for (path, _) in &self.paths {
-            let time = i64::try_from(self.rng.below(1_600_000_000)).unwrap();
+            let time = self.rng.below(1_600_000_000);
             changes.push(Change::Times(path.clone(), time));
         }
         changes

@@ -96,15 +96,9 @@ impl Vault {
 
     /// Waits until no session has a key.
     fn wait_for_no_key(&self) {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let list = self.crypt(&["list"]).text;
-            if list.contains("no session has a key") {
-                return;
-            }
-            assert!(Instant::now() < end, "{list}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        testkit::until_within(Duration::from_secs(20), "no session has a key", || {
+            testkit::seen(self.crypt(&["list"]).text, |list| list.contains("no session has a key"))
+        });
     }
 }
 
@@ -345,6 +339,7 @@ fn unused_keys_end(transport: Transport) {
     refused(&mut shell, "cat $at/secret");
     // Adding it again without a limit keeps it.
     shell.run("add --idle 1; add");
+    // Longer than the limit that was given first.
     std::thread::sleep(Duration::from_secs(4));
     shell.run("cat $at/secret");
     drop(shell);
@@ -372,6 +367,7 @@ fn keys_end_with_their_session(transport: Transport) {
     let killed = shell.pid();
     drop(shell);
     assert!(!Path::new("/proc").join(&killed).exists());
+    // The key outlives the leader.
     std::thread::sleep(Duration::from_secs(2));
     assert!(vault.crypt(&["list"]).text.contains(&killed), "{}", vault.crypt(&["list"]).text);
     vault.wait_for_no_key();

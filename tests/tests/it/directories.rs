@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -12,9 +12,7 @@ use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_tran
 
 /// Returns the names in a directory, separated by spaces.
 fn ls(dir: &Path) -> String {
-    let names: BTreeSet<String> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.into_iter().collect::<Vec<_>>().join(" ")
+    testkit::names(dir).join(OsStr::new(" ")).into_string().unwrap()
 }
 
 fn touch(path: &Path) {
@@ -68,6 +66,7 @@ fn a_branch_change_is_visible_after_the_cache_time(transport: Transport) {
     for dir in ["", "d"] {
         assert!(!ls(&union.path(dir)).contains('c'));
         touch(&ro.join(dir).join("c"));
+        // Until the cached listing expires.
         std::thread::sleep(Duration::from_millis(1100));
         assert!(ls(&union.path(dir)).contains('c'), "in /{dir}");
         assert_eq!(union.during(|| drop(ls(&union.path(dir)))).get("READDIR"), 0, "the new listing is cached");
@@ -142,6 +141,7 @@ impl Drop for Frozen {
 fn spawn_blocking(script: &str, dir: &Path) -> std::process::Child {
     let mut command = std::process::Command::new("taskset");
     let child = command.args(["-c", "1", "bash", "-c", script, "bash"]).arg(dir).spawn().unwrap();
+    // The kernel does not tell when it blocks.
     std::thread::sleep(Duration::from_millis(300));
     child
 }

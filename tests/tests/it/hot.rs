@@ -10,9 +10,9 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 use strata_tests::process::{sh, try_run};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
+use testkit::until;
 
 /// Mounts the null layer over an ext4, with a long cache time.
 fn mount_null_layer(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBuf) {
@@ -22,15 +22,6 @@ fn mount_null_layer(sandbox: &Sandbox, transport: Transport) -> (Mounted, PathBu
 
 fn append(path: &Path, text: &str) -> std::io::Result<()> {
     File::options().append(true).open(path)?.write_all(text.as_bytes())
-}
-
-/// Waits for an effect that follows the last use of a file by a second or two.
-fn wait_until(what: &str, happened: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !happened() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "timed out: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A file that is opened repeatedly is registered with the kernel once for reading and once for
@@ -50,7 +41,7 @@ fn a_frequently_opened_file_is_registered_once(transport: Transport) {
     (3..200).for_each(use_it);
     // A pause of the whole machine may expire the registration.
     assert!(registered() <= before + 3, "{before} before, {} after", registered());
-    wait_until("all registrations are released", || mounted.requests().get("backing_closes") == registered());
+    until("all registrations are released", || mounted.requests().get("backing_closes") == registered());
     assert_eq!(fs::read_to_string(lower.join("f")).unwrap().lines().count(), 201);
 }
 
@@ -157,10 +148,10 @@ fn a_file_removed_below_frees_its_blocks(transport: Transport) {
             if writes { append(&path, "+").unwrap() } else { drop(fs::read(&path).unwrap()) }
         }
         fs::remove_file(lower.join(name)).unwrap();
-        wait_until(&format!("blocks of the removed file {name} are freed"), || free() > before + (60 << 20));
+        until(&format!("blocks of the removed file {name} are freed"), || free() > before + (60 << 20));
         // A new file of that name is a different file.
         fs::write(lower.join(name), "new").unwrap();
-        wait_until("the new file is visible", || fs::read(&path).is_ok_and(|text| text == b"new"));
+        until("the new file is visible", || fs::read(&path).is_ok_and(|text| text == b"new"));
     }
 }
 
@@ -180,7 +171,7 @@ fn writes_refused_by_the_host_stay_refused(transport: Transport) {
     fs::copy("/bin/sleep", &program).unwrap();
     use_it(&program);
     // The last writer's RELEASE may still be queued.
-    wait_until("the program can be run", || Command::new(&below).arg("0").status().is_ok());
+    until("the program can be run", || Command::new(&below).arg("0").status().is_ok());
     let mut child = Command::new(&below).arg("60").spawn().unwrap();
     assert_eq!(errno(append(&program, "")), Some(Errno::TXTBSY.raw_os_error()));
     child.kill().unwrap();
@@ -196,7 +187,7 @@ fn writes_refused_by_the_host_stay_refused(transport: Transport) {
     sh("chattr -i \"$1\"", &[lower.join("f")]);
     use_it(&file);
     let remount = || try_run(Command::new("mount").args(["-o", "remount,ro"]).arg(&lower)).status.success();
-    wait_until("nothing is open for writing", remount);
+    until("nothing is open for writing", remount);
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 
@@ -218,7 +209,7 @@ fn the_number_of_kept_descriptors_is_bounded(transport: Transport) {
     }
     assert!(descriptors() <= idle + 1024 + 200, "{} descriptors, {idle} before", descriptors());
     assert_eq!(table(), size);
-    wait_until("descriptors are closed", || descriptors() <= idle + 200);
+    until("descriptors are closed", || descriptors() <= idle + 200);
 }
 
 on_both_transports!(

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use strata_tests::process::{sh, try_run};
 use strata_tests::tree::{self, Times};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
+use testkit::{seen, until};
 
 /// A union of an empty branch, `rw`, over `base`, with two modules that are no branches yet.
 struct LiveUnion {
@@ -115,11 +116,7 @@ impl Holder {
         let ready = std::env::temp_dir().join(format!("strata-live-{}", std::process::id()));
         let mut command = Command::new("bash");
         let child = command.args(["-c", &script, "bash"]).arg(path).arg(&ready).spawn().unwrap();
-        let begin = Instant::now();
-        while !ready.exists() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the file was not opened");
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("the file is open", || ready.exists());
         fs::remove_file(&ready).unwrap();
         Self(child)
     }
@@ -136,12 +133,7 @@ impl Drop for Holder {
 /// missing names and open directories.
 fn a_branch_is_added_and_removed(transport: Transport) {
     let fx = LiveUnion::new(transport);
-    let names = |dir: &str| -> Vec<String> {
-        let names = fs::read_dir(fx.path(dir)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        names
-    };
+    let names = |dir: &str| testkit::names(&fx.path(dir));
     assert_eq!(fx.list(), ["rw rw", "ro base"]);
     for round in 0..3 {
         assert!(!fx.path("dir/only-one").exists() && !fx.path("home-one").exists(), "{round}");
@@ -199,11 +191,9 @@ fn a_branch_in_use_is_not_removed(transport: Transport) {
     let (status, text) = fx.try_remount(&format!("del={}", fx.modules[0].display()));
     assert!(status == Some(32) && text.contains(&user), "{text}");
     drop(holder);
-    let begin = Instant::now();
-    while fx.try_ctl(&["--remove", "1"]).0 != Some(0) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the file was closed");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the branch of the closed file is removed", || {
+        seen(fx.try_ctl(&["--remove", "1"]), |(status, _)| *status == Some(0))
+    });
     assert_eq!(fx.list(), ["rw rw", "ro base"]);
 }
 
@@ -293,11 +283,9 @@ fn a_branch_written_by_the_kernel_stays_writable(transport: Transport) {
     assert!(status == Some(32) && text.contains(&user) && text.contains("passthrough=off"), "{text}");
     assert!(fx.list()[1..] == ["rw rw", "ro base"], "{:?}", fx.list());
     drop(holder);
-    let begin = Instant::now();
-    while fx.try_ctl(&["--mode", "1", "ro"]).0 != Some(0) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the file was closed");
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("the branch of the closed file is read-only", || {
+        seen(fx.try_ctl(&["--mode", "1", "ro"]), |(status, _)| *status == Some(0))
+    });
     fs::write(fx.path("written"), "after").unwrap();
     assert_eq!(fs::read_to_string(fx.rw.join("written")).unwrap(), "before");
 }
@@ -320,11 +308,7 @@ fn a_removed_branch_is_free(transport: Transport) {
         let device = sh("findmnt -no SOURCE \"$1\"", &[&disk]).trim().to_owned();
         let entry = Path::new("/sys/fs/ext4").join(device.trim_start_matches("/dev/"));
         sh("flock -n \"$1\" true; umount \"$1\"", &[&disk]);
-        let begin = Instant::now();
-        while entry.exists() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{mode}: the file system is in use");
-            thread::sleep(Duration::from_millis(20));
-        }
+        until(&format!("{mode}: the file system is out of use"), || !entry.exists());
     }
 }
 

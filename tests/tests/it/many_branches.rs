@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use strata_tests::process::try_run;
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
+use testkit::until;
 
 fn union(dirs: &str, dir: &Path, transport: Transport) -> Mounted {
     Mounted::new(Spec::Stack { words: format!("unionfs,dirs={dirs}").into(), transport }, dir)
@@ -30,15 +31,6 @@ fn list(union: &Mounted) -> String {
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
-}
-
-/// Waits until `check` holds.
-fn until(what: &str, mut check: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !check() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn two_thousand_branches(transport: Transport) {
@@ -115,6 +107,7 @@ fn reported_changes_are_visible_at_once(transport: Transport) {
     let dir = union.path("d");
     assert_eq!(names(&dir), COUNT);
     for round in 0..ROUNDS {
+        // What is cached expires.
         thread::sleep(cache + cache / 2);
         fs::write(part(7 * round % COUNT).join(format!("new{round}")), "").unwrap();
         assert!(dir.join(format!("new{round}")).exists(), "round {round}");
@@ -198,6 +191,7 @@ fn a_hung_branch_delays_only_what_needs_it_and_can_be_interrupted(transport: Tra
     assert!(list(&test.union).contains("(hung)"), "{}", list(&test.union));
     for how in [Signal::KILL, Signal::INT] {
         let mut cat = test.cat("file-below");
+        // It goes on waiting.
         thread::sleep(Duration::from_millis(500));
         assert!(cat.try_wait().unwrap().is_none());
         signal(cat.id(), how);
@@ -221,6 +215,7 @@ fn a_lost_branch_fails_or_is_skipped(transport: Transport) {
     for mode in ["ro", "ro+skip"] {
         let mut test = Chained::new(mode, transport);
         test.inner.crash();
+        // What is cached of the branch expires.
         thread::sleep(Duration::from_millis(2200));
         match mode {
             "ro" => {

@@ -11,8 +11,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::process::{run, sh};
 use strata_tests::{Mounted, Sandbox, Spec, Transport, on_both_transports};
 
@@ -76,12 +75,10 @@ impl Ganesha {
         let mut command = Command::new("ganesha.nfsd");
         command.args(["-F", "-N", "NIV_EVENT", "-p", "/run/ganesha.pid", "-L"]).arg(&self.log);
         self.ganesha = Some(spawn(command.arg("-f").arg(&self.config), &self.log));
-        let begun = Instant::now();
-        while std::net::TcpStream::connect("127.0.0.1:2049").is_err() {
-            let text = || fs::read_to_string(&self.log).unwrap_or_default();
-            assert!(begun.elapsed() < PATIENCE, "ganesha.nfsd does not answer: {}", text());
-            thread::sleep(Duration::from_millis(50));
-        }
+        testkit::until_within(PATIENCE, "ganesha.nfsd answers", || {
+            let connected = std::net::TcpStream::connect("127.0.0.1:2049");
+            connected.map_err(|error| (error, fs::read_to_string(&self.log).unwrap_or_default()))
+        });
     }
 
     fn stop(&mut self) {

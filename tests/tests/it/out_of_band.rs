@@ -19,11 +19,10 @@ use strata_tests::mapping::Mapping;
 use strata_tests::process::{run, sh};
 use strata_tests::tree::{self, Times};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
+use testkit::{holds_within, until};
 
 /// Cache lifetime in the kernel: longer than a test.
 const NEVER: &str = "cache=3600";
-/// How long to wait for a change that must become visible.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both_transports!(
     changes_are_visible_at_once,
@@ -94,16 +93,6 @@ impl fmt::Debug for Shown {
             }
         }
     }
-}
-
-/// Waits until the condition holds, and returns for how long.
-fn wait_until(what: &str, condition: impl Fn() -> bool) -> Duration {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "{what}: not visible after {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
-    begun.elapsed()
 }
 
 /// A change on a branch, and the names whose view it changes.
@@ -219,14 +208,16 @@ fn latencies(branch: &Path, mount: &Path, changes: &[Change]) -> Vec<(&'static s
             None => Shown(None),
         };
         let is_shown = |name: &&str| plain(want(name)) == plain(Shown::of(&mount.join(name)));
-        wait_until(&format!("before {what}"), || names.iter().all(&is_shown));
+        until(&format!("before {what}"), || names.iter().all(&is_shown));
         // Expirations are repeated: let those of the preparation pass.
         thread::sleep(Duration::from_millis(300));
         for name in *names {
             Shown::of(&mount.join(name));
         }
         make(branch);
-        all.push((*what, wait_until(what, || names.iter().all(&is_shown))));
+        let begun = Instant::now();
+        until(what, || names.iter().all(&is_shown));
+        all.push((*what, begun.elapsed()));
     }
     all
 }
@@ -268,6 +259,7 @@ fn changes_are_visible_within_a_second_without_reports(transport: Transport) {
     assert_eq!(fs::metadata(bed.path("f")).unwrap().len(), 1);
     fs::write(bed.ro.join("f"), "longer").unwrap();
     fs::remove_file(bed.ro.join("f")).unwrap();
+    // Longer than without cache=.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(fs::metadata(bed.path("f")).unwrap().len(), 1, "the given cache= applies");
 }
@@ -388,7 +380,7 @@ impl OpenCase<'_> {
     /// What the open file shows, and what a change through it does.
     fn check_open_file(&self) {
         let about = &self.about;
-        wait_until(about, || read_all(&self.file).is_ok_and(|data| data.len() == self.size()));
+        until(about, || read_all(&self.file).is_ok_and(|data| data.len() == self.size()));
         assert!(read_all(&self.file).unwrap().iter().all(|&byte| byte == b'A'), "{about}: another file's data");
         assert_eq!(self.file.metadata().unwrap().len(), self.size() as u64, "{about}: fstat");
         if let Some(mapping) = &self.mapping {
@@ -415,12 +407,12 @@ impl OpenCase<'_> {
         let listed = || fs::read_dir(union).unwrap().any(|entry| entry.unwrap().file_name() == "f");
         match at_name {
             AtName::Nothing => {
-                wait_until(about, || !path.exists() && !listed());
+                until(about, || !path.exists() && !listed());
                 fs::write(&path, "created").unwrap();
             }
             AtName::ADirectory => {
                 assert!(path.is_dir(), "{about}");
-                wait_until(about, listed);
+                until(about, listed);
                 fs::write(path.join("in"), "created").unwrap();
                 assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "{about}");
             }
@@ -434,7 +426,7 @@ impl OpenCase<'_> {
                     "{about}: data at the name: {} bytes, {others:?}",
                     data.len()
                 );
-                wait_until(about, listed);
+                until(about, listed);
                 fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
                 OpenOptions::new().append(true).open(&path).unwrap().write_all(b"+").unwrap();
                 let changed = fs::read(&path).unwrap();
@@ -467,7 +459,7 @@ fn open_files_are_never_other_files(transport: Transport) {
             clear(&bed.ro);
             fs::write(branch.join("f"), [b'A'; LEN]).unwrap();
             let path = bed.path("f");
-            wait_until(&about, || fs::read(&path).is_ok_and(|data| data == [b'A'; LEN]) && !bed.path("h").exists());
+            until(&about, || fs::read(&path).is_ok_and(|data| data == [b'A'; LEN]) && !bed.path("h").exists());
             let file = OpenOptions::new().read(true).write(held == Held::Writing).open(&path).unwrap();
             let map = || Mapping::new(&file, LEN, ProtFlags::READ, MapFlags::SHARED).unwrap();
             let mapping = (held == Held::Mapped).then(map);
@@ -476,7 +468,7 @@ fn open_files_are_never_other_files(transport: Transport) {
             (change.make)(branch);
             let want = Shown::of(&branch.join("f"));
             if !is_copy {
-                wait_until(&case.about, || Shown::of(&path) == want);
+                until(&case.about, || Shown::of(&path) == want);
             }
             case.check_open_file();
             case.check_names();
@@ -508,11 +500,11 @@ fn own_changes_cause_no_notifications(transport: Transport) {
     // With watch=writes, a write is visible before the writer closes the file.
     fs::write(bed.ro.join("log"), "1").unwrap();
     let path = bed.path("log");
-    wait_until("a new file", || path.exists());
+    until("a new file", || path.exists());
     let mut log = OpenOptions::new().append(true).open(bed.ro.join("log")).unwrap();
     for len in 2..10 {
         log.write_all(b"+").unwrap();
-        wait_until("a write", || fs::metadata(&path).unwrap().len() == len);
+        until("a write", || fs::metadata(&path).unwrap().len() == len);
     }
     assert!(notifications() > before);
 }
@@ -522,7 +514,7 @@ fn lost_events_invalidate_everything(transport: Transport) {
     let bed = Bed::new(transport, NEVER);
     fs::write(bed.ro.join("f"), "f").unwrap();
     fs::create_dir(bed.ro.join("many")).unwrap();
-    wait_until("before", || bed.path("f").exists() && bed.path("many").exists());
+    until("before", || bed.path("f").exists() && bed.path("many").exists());
     assert!(!bed.path("new").exists());
     fs::read_dir(bed.path("many")).unwrap().for_each(drop);
     // The server can't read events meanwhile.
@@ -534,8 +526,8 @@ fn lost_events_invalidate_everything(transport: Transport) {
     fs::remove_file(bed.ro.join("f")).unwrap();
     fs::write(bed.ro.join("new"), "new").unwrap();
     run(Command::new("kill").args(["-CONT", &server]));
-    wait_until("changes after an overflow", || !bed.path("f").exists() && bed.path("new").exists());
-    wait_until("a listing after an overflow", || fs::read_dir(bed.path("many")).unwrap().count() == 20_000);
+    until("changes after an overflow", || !bed.path("f").exists() && bed.path("new").exists());
+    until("a listing after an overflow", || fs::read_dir(bed.path("many")).unwrap().count() == 20_000);
 }
 
 fn unionctl(union: &Mounted, words: &[&str]) {
@@ -554,12 +546,12 @@ fn a_branch_is_watched_while_it_is_one(transport: Transport) {
         unionctl(&bed.union, &["--add", added.to_str().unwrap()]);
         assert!(!path.exists());
         fs::write(added.join("file"), "file").unwrap();
-        wait_until("a new file on an added branch", || path.exists());
+        until("a new file on an added branch", || path.exists());
         fs::remove_file(added.join("file")).unwrap();
-        wait_until("a removed file on an added branch", || !path.exists());
+        until("a removed file on an added branch", || !path.exists());
         unionctl(&bed.union, &["--remove", added.to_str().unwrap()]);
         // The server may be closing the last descriptor.
-        wait_until("unmounting", || Command::new("umount").arg(&module).status().unwrap().success());
+        until("unmounting", || Command::new("umount").arg(&module).status().unwrap().success());
         run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).arg(bed.sandbox.path("module.img")).arg(&module));
     }
 }
@@ -577,12 +569,12 @@ fn reports_pass_through_other_layers(transport: Transport) {
         for _ in 0..3 {
             assert!(!path.exists(), "{layers}");
             fs::write(&below, "1234").unwrap();
-            wait_until(layers, || path.exists() && fs::read_dir(mounted.dir()).unwrap().count() == 1);
+            until(layers, || path.exists() && fs::read_dir(mounted.dir()).unwrap().count() == 1);
             assert_eq!(fs::metadata(&path).unwrap().len(), 4);
             fs::write(&below, "123456789").unwrap();
-            wait_until(layers, || fs::metadata(&path).unwrap().len() == 9);
+            until(layers, || fs::metadata(&path).unwrap().len() == 9);
             fs::remove_file(&below).unwrap();
-            wait_until(layers, || !path.exists() && fs::read_dir(mounted.dir()).unwrap().count() == 0);
+            until(layers, || !path.exists() && fs::read_dir(mounted.dir()).unwrap().count() == 0);
         }
     }
     // A union whose branch is a union.
@@ -596,22 +588,22 @@ fn reports_pass_through_other_layers(transport: Transport) {
     for branch in [&c, &b] {
         assert!(!path.exists());
         fs::write(branch.join("d/f"), "f").unwrap();
-        wait_until("nested", || path.exists());
+        until("nested", || path.exists());
         fs::write(branch.join("d/f"), "longer").unwrap();
-        wait_until("nested", || fs::read(&path).unwrap() == b"longer");
+        until("nested", || fs::read(&path).unwrap() == b"longer");
         fs::remove_file(branch.join("d/f")).unwrap();
-        wait_until("nested", || !path.exists());
+        until("nested", || !path.exists());
     }
     // Directories that appear with their contents are merged.
     fs::create_dir_all(a.join("other/sub")).unwrap();
     fs::write(a.join("other/sub/new"), "new").unwrap();
     fs::create_dir(b.join("d/sub")).unwrap();
-    wait_until("nested", || mounted.path("d/sub").exists());
+    until("nested", || mounted.path("d/sub").exists());
     assert!(!mounted.path("d/sub/new").exists());
     fs::rename(a.join("other"), a.join("d")).unwrap();
-    wait_until("a directory with contents appears", || mounted.path("d/sub/new").exists());
+    until("a directory with contents appears", || mounted.path("d/sub/new").exists());
     fs::rename(a.join("d"), a.join("other")).unwrap();
-    wait_until("a directory with contents disappears", || !mounted.path("d/sub/new").exists());
+    until("a directory with contents disappears", || !mounted.path("d/sub/new").exists());
     assert!(mounted.path("d/sub").exists());
 }
 
@@ -767,14 +759,14 @@ fn nothing_breaks_while_branches_change(transport: Transport) {
                     })
                 })
                 .collect();
-            let until = Instant::now() + Duration::from_secs(if long() { 120 } else { 4 });
-            while Instant::now() < until && !users.iter().any(thread::ScopedJoinHandle::is_finished) {
-                thread::sleep(Duration::from_millis(10));
-            }
+            // They end early only if one of them fails.
+            let time = Duration::from_secs(if long() { 120 } else { 4 });
+            let _ = holds_within(time, || users.iter().any(thread::ScopedJoinHandle::is_finished));
             stop.store(true, Ordering::Relaxed);
             users.into_iter().find_map(|user| user.join().unwrap().err())
         });
         assert_eq!(failure, None, "{options}");
+        // Longer than anything is cached.
         thread::sleep(Duration::from_secs(1));
         // Without reports, the link counts of directories are right once they were listed.
         let _ = tree::read(bed.union.dir());

@@ -19,6 +19,7 @@ use strata_tests::process::{sh, try_run};
 use strata_tests::suite::fsx;
 use strata_tests::tree::{self, Tree};
 use strata_tests::{Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+use testkit::until;
 
 const MIB: usize = 1 << 20;
 
@@ -215,6 +216,7 @@ fn under_load(transport: Transport) {
                     &[&dir],
                 )
             });
+            // The files are in use when the branch is drained.
             thread::sleep(Duration::from_millis(300));
             let mut result = pool.drain(disk);
             let git = git.join();
@@ -247,9 +249,7 @@ fn a_reused_inode_number_is_not_shared(transport: Transport) {
     // A directory that lies on the second disk only.
     let make_dir = |pool: &Pool, name: &str| {
         fs::create_dir(pool.disks[1].join(name)).unwrap();
-        while !pool.path(name).exists() {
-            thread::sleep(Duration::from_millis(50));
-        }
+        until("the new directory is visible", || pool.path(name).exists());
     };
     let ino = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
     let below = |pool: &Pool, name: &str| -> Vec<u64> {
@@ -310,6 +310,7 @@ fn a_server_is_killed(transport: Transport) {
             let child = command.arg0("unionctl").arg(pool.union.dir()).args(["--drain", &name]);
             let mut child =
                 child.stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().unwrap();
+            // The kill comes at different steps.
             thread::sleep(Duration::from_millis(40 + 60 * round));
             pool.union.crash();
             let _ = child.wait();
@@ -351,9 +352,7 @@ fn hard_links(transport: Transport) {
     fs::hard_link(pool.path("a"), pool.path("b")).unwrap();
     fs::hard_link(pool.path("a"), pool.path("d/c")).unwrap();
     // An out-of-band change is listed within a second, at the latest.
-    while !tree::read(pool.union.dir()).contains_key(b"outside".as_slice()) {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    until("the new file is listed", || tree::read(pool.union.dir()).contains_key(b"outside".as_slice()));
     let before = tree::read(pool.union.dir());
     let (status, text) = pool.drain(1);
     assert_eq!(status, Some(0), "{text}");

@@ -20,11 +20,7 @@ use strata_tests::mapping::Mapping;
 use strata_tests::process::{probe, run, sh, try_run};
 use strata_tests::user::{Credentials, OTHER, ROOT, USER, as_user};
 use strata_tests::{Fixture, Mounted, Rng, Sandbox, Spec, Transport, acl, on_both_transports, tree};
-
-fn names(dir: &Path) -> BTreeSet<Vec<u8>> {
-    use std::os::unix::ffi::OsStrExt;
-    fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().as_bytes().to_vec()).collect()
-}
+use testkit::names;
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -47,13 +43,13 @@ fn names_of_255_bytes(transport: Transport) {
     assert_eq!(fs::read_to_string(fx.path(&a)).unwrap(), "a");
     fs::remove_file(fx.path(&a)).unwrap();
     fx.remount();
-    assert_eq!(names(fx.union.dir()), BTreeSet::from([b.clone().into_bytes()]));
+    assert_eq!(names(fx.union.dir()), [&*b]);
     fs::write(fx.path(&a), "again").unwrap();
     fs::rename(fx.path(&b), fx.path(&c)).unwrap();
     fs::remove_file(fx.path(&c).join(&a)).unwrap();
     fx.remount();
     assert_eq!(fs::read_to_string(fx.path(&a)).unwrap(), "again");
-    assert_eq!(names(fx.union.dir()), BTreeSet::from([a.into_bytes(), c.clone().into_bytes()]));
+    assert_eq!(names(fx.union.dir()), [&*a, &*c]);
     assert!(names(&fx.path(&c)).is_empty());
     assert_eq!(
         fs::write(fx.path(&"x".repeat(256)), "").unwrap_err().raw_os_error(),
@@ -71,12 +67,11 @@ fn times(path: &Path) -> [(i64, u32); 2] {
 /// Checks that writes to a shared mapping of `file`, at `path`, update its times as they happen:
 /// natively, and with passthrough.
 fn check_times_of_mapped_writes(path: &Path, file: File, lower: &Path) {
-    let pause = |ms| std::thread::sleep(std::time::Duration::from_millis(ms));
     let both = ProtFlags::READ | ProtFlags::WRITE;
     let mut map = Mapping::new(&file, 4096, both, MapFlags::SHARED).unwrap();
     let mut before = times(path);
     for round in 0..3 {
-        pause(20);
+        testkit::tick();
         map.write(round, b"x");
         let after = times(path);
         assert!(after[0] > before[0] && after[1] > before[1], "{}, {round}: {before:?} {after:?}", path.display());
@@ -88,7 +83,8 @@ fn check_times_of_mapped_writes(path: &Path, file: File, lower: &Path) {
     // The mapping outlives the open file; the kernel does not notify the server of its end.
     drop(file);
     times(path);
-    pause(150);
+    // By then, the server could have closed its file.
+    std::thread::sleep(std::time::Duration::from_millis(150));
     map.write(0, b"z");
     assert!(times(path)[0] > before[0], "{}", path.display());
     assert_eq!(times(path), times(lower));
@@ -365,7 +361,7 @@ fn fifos_and_sockets(transport: Transport) {
     chmod(&fx.path("socket"), 0o700);
     UnixStream::connect(fx.path("socket")).unwrap();
     fs::remove_file(fx.path("old")).unwrap();
-    assert_eq!(names(fx.union.dir()), BTreeSet::from([b"new".to_vec(), b"socket".to_vec()]));
+    assert_eq!(names(fx.union.dir()), ["new", "socket"]);
 }
 
 /// statfs(2) describes the writable file system, and counts two branches on one file system once.
@@ -702,7 +698,7 @@ fn open_files_outlive_their_names(transport: Transport) {
     assert_eq!((old.metadata().unwrap().nlink(), victim.metadata().unwrap().nlink()), (0, 0));
     old.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o600);
-    assert_eq!(names(fx.union.dir()), BTreeSet::from([b"victim".to_vec(), b"d".to_vec()]));
+    assert_eq!(names(fx.union.dir()), ["d", "victim"]);
     // A directory that is removed while it is open or a process's working directory.
     let dir = File::open(fx.path("d")).unwrap();
     fs::remove_dir(fx.path("d")).unwrap();
@@ -811,10 +807,10 @@ fn mounts_made_later_in_a_branch_are_excluded(transport: Transport) {
     fs::write(y.join("d/above"), "").unwrap();
     // A server that followed this mount would wait for its own reply.
     run(Command::new("mount").arg("--bind").arg(union.dir()).arg(x.join("d")));
-    assert_eq!(names(&union.dir().join("d")), BTreeSet::from([b"below".to_vec()]));
+    assert_eq!(names(&union.dir().join("d")), ["below"]);
     fs::write(union.dir().join("d/new"), "").unwrap();
     run(Command::new("umount").arg(x.join("d")));
-    assert_eq!(names(&x.join("d")), BTreeSet::from([b"new".to_vec()]));
+    assert_eq!(names(&x.join("d")), ["new"]);
 }
 
 /// A file created directly in the branch can be opened by a caller that tries to create it,

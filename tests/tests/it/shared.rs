@@ -191,7 +191,7 @@ fn concurrent_readers_and_writers(transport: Transport) {
             scope.spawn(move || {
                 let mut rng = Rng::new(seed);
                 while !stop.load(Ordering::Relaxed) {
-                    let number = usize::try_from(rng.below(files as u64)).unwrap();
+                    let number = rng.below(files);
                     let was_changed = changed[number].load(Ordering::SeqCst);
                     let file = File::open(fixture.at(number)).unwrap_or_else(|e| panic!("f{number}: {e}"));
                     let start = if rng.below(4) == 0 {
@@ -210,7 +210,7 @@ fn concurrent_readers_and_writers(transport: Transport) {
         let mut order: Vec<usize> = (0..files).collect();
         let mut rng = Rng::new(77);
         for i in (1..files).rev() {
-            order.swap(i, usize::try_from(rng.below(i as u64 + 1)).unwrap());
+            order.swap(i, rng.below(i + 1));
         }
         for number in order {
             let file = OpenOptions::new().read(true).write(true).open(fixture.at(number)).unwrap();

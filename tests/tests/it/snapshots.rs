@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::mapping::Mapping;
 use strata_tests::process::try_run;
 use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, long, on_both_transports};
@@ -241,6 +241,7 @@ fn carried_files(transport: Transport, disk: impl FnOnce(&Sandbox) -> PathBuf) {
     let mut states: BTreeMap<PathBuf, BTreeMap<PathBuf, Frozen>> = BTreeMap::new();
     let mut counts: Vec<Vec<u64>> = Vec::new();
     for round in 0..rounds {
+        // The writers write meanwhile.
         thread::sleep(Duration::from_millis(100));
         let old = fx.snapshot(&format!("snapshot {round}"));
         let now: BTreeMap<_, _> =
@@ -345,11 +346,7 @@ fn open_files_prevent_a_snapshot_elsewhere(transport: Transport) {
     let mut holder = Command::new("bash");
     let script = "exec 5>>\"$1\"; echo x >&5; touch \"$1.ready\"; exec sleep 1000";
     let mut holder = holder.args(["-c", script, "bash"]).arg(&log).spawn().unwrap();
-    let begin = Instant::now();
-    while !fx.path("dir/log.ready").exists() {
-        assert!(begin.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(5));
-    }
+    testkit::until("the file is open", || fx.path("dir/log.ready").exists());
     for dir in [fx.disk.join("new"), other.join("new")] {
         fs::create_dir(&dir).unwrap();
         let (status, text) = fx.ctl(&["--snapshot", dir.to_str().unwrap()]);
@@ -376,6 +373,7 @@ fn without_passthrough_all_files_can_be_written(transport: Transport) {
     let writers = [appender(&fx.path(names[0])), splicer(&fx.path(names[1])), appender(&fx.path(names[2]))];
     let mut states: BTreeMap<PathBuf, BTreeMap<PathBuf, Frozen>> = BTreeMap::new();
     for round in 0..6 {
+        // The writers write meanwhile.
         thread::sleep(Duration::from_millis(100));
         let old = fx.snapshot(&format!("s{round}"));
         let now: BTreeMap<_, _> =
@@ -420,6 +418,7 @@ fn a_server_is_killed_during_snapshots(transport: Transport) {
         let mut fx = Fixture::new(transport, |s| if xfs { s.xfs("disk") } else { s.btrfs("disk") }, "");
         let names: Vec<String> = (0..8).map(|at| format!("dir/log{at}")).collect();
         let writers: Vec<Writer> = names.iter().map(|name| appender(&fx.path(name))).collect();
+        // The writers write before the snapshots, and after the kill.
         thread::sleep(Duration::from_millis(20));
         let killed = fx.union.kill_after(Duration::from_millis(40 + 37 * round % 150));
         let mut count = 0;

@@ -284,14 +284,11 @@ fn random_tree(lower: &Path, rng: &mut Rng) -> Vec<String> {
             fs::create_dir_all(at.parent().unwrap()).unwrap();
             fs::write(&at, "text").unwrap();
         }
-        chown(&at, Some(1000 + rng.below(3) as u32), Some([1000, 1001, 1002, 2000][rng.below(4) as usize])).unwrap();
+        chown(&at, Some(1000 + rng.below(3) as u32), Some([1000, 1001, 1002, 2000][rng.below(4)])).unwrap();
         mode(&at, random_mode(rng));
         if rng.below(4) == 0 {
             let user = 1000 + rng.below(3);
-            process::sh(
-                &format!("setfacl -m u:{user}:{} \"$1\"", ["-", "r", "rx", "rw"][rng.below(4) as usize]),
-                &[&at],
-            );
+            process::sh(&format!("setfacl -m u:{user}:{} \"$1\"", ["-", "r", "rx", "rw"][rng.below(4)]), &[&at]);
         }
     }
     paths
@@ -299,7 +296,7 @@ fn random_tree(lower: &Path, rng: &mut Rng) -> Vec<String> {
 
 /// Returns a random mode; most have the search permission, so that deeper objects can be reached.
 fn random_mode(rng: &mut Rng) -> u32 {
-    [0o755, 0o711, 0o700, 0o750, 0o777, 0o644, 0o600, 0o666, 0o640, rng.below(0o1000) as u32][rng.below(10) as usize]
+    [0o755, 0o711, 0o700, 0o750, 0o777, 0o644, 0o600, 0o666, 0o640, rng.below(0o1000) as u32][rng.below(10)]
 }
 
 /// Returns the owner of the object that refuses a path to `who`, if one does: a directory on the
@@ -324,7 +321,7 @@ fn random_calls_are_logged_exactly_if_refused(transport: Transport) {
     let mut held: Vec<fs::File> = vec![];
     let mut logged = 0;
     for step in 0..if strata_tests::long() { 20_000 } else { 2000 } {
-        let path = &paths[rng.below(paths.len() as u64) as usize];
+        let path = &paths[rng.below(paths.len())];
         let at = mount.path(path);
         match rng.below(12) {
             0 => mode(&at, random_mode(&mut rng)),
@@ -339,8 +336,8 @@ fn random_calls_are_logged_exactly_if_refused(transport: Transport) {
             }
             6 if at.is_file() => drop(fs::read(&at).unwrap()),
             _ => {
-                let who = users[rng.below(3) as usize];
-                let call = rng.below(CALLS.len() as u64) as usize;
+                let who = users[rng.below(3)];
+                let call = rng.below(CALLS.len());
                 let native = as_user(who, || CALLS[call](&lower.join(path)));
                 let (warnings, result) = warnings_of(who, || CALLS[call](&at));
                 let expected = native == Err(Errno::ACCESS) && refusing_owner(&lower, path, who) != who.uid;

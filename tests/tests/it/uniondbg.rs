@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::process::{run, try_run};
 use strata_tests::user::{USER, as_user};
 use strata_tests::{Fixture, Mounted, Sandbox, Spec, Transport, on_both_transports};
@@ -117,11 +117,9 @@ fn revalidation_shows_changes_of_branches(transport: Transport) {
     let output =
         try_run(Command::new(Mounted::program().unwrap()).arg0("uniondbg").arg(union.dir()).args(["--revalidate"]));
     assert_eq!(output.status.code(), Some(0), "{}", output.text);
-    let end = Instant::now() + Duration::from_secs(10);
-    while fs::read_to_string(union.path("dir/new")).ok().as_deref() != Some("out of band") {
-        assert!(Instant::now() < end, "not revalidated");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    testkit::until_within(Duration::from_secs(10), "the name is revalidated", || {
+        testkit::seen(fs::read_to_string(union.path("dir/new")).ok(), |text| text.as_deref() == Some("out of band"))
+    });
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
     assert_eq!(text, "text");

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use strata_tests::mapping::Mapping;
 use strata_tests::{Sandbox, Transport, long, on_both_transports};
+use testkit::names;
 use vnode::{Cx, Layer, Name, Properties, Result, Upcalls, Vnode, forward};
 use wrapfs::Template;
 use wrapfs::hooks::{Op, OpKind, OpSet, Operations, Verdict};
@@ -153,12 +154,6 @@ fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn list(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
 /// Overwrites a file without a change of size or modification time.
 fn overwrite_unnoticed(path: &Path, data: &[u8]) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
@@ -198,13 +193,13 @@ fn notified_changes_are_visible_at_once(transport: Transport) {
 
     // A negative entry, an entry that refers to another object, and the listings with them.
     assert_eq!(fs::metadata(fixture.path("d/later")).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(list(&fixture.path("d")), [""; 0]);
+    assert_eq!(names(&fixture.path("d")), [""; 0]);
     fs::write(fixture.below("d/later"), b"1").unwrap();
     assert_eq!(fs::metadata(fixture.path("d/later")).unwrap_err().kind(), ErrorKind::NotFound, "cached");
     fixture.upcalls().entry_changed(fixture.number("d"), name("later"));
     fixture.settle();
     assert_eq!(fs::read(fixture.path("d/later")).unwrap(), b"1");
-    assert_eq!(list(&fixture.path("d")), ["later"]);
+    assert_eq!(names(&fixture.path("d")), ["later"]);
     fs::rename(fixture.below("f"), fixture.below("d/later")).unwrap();
     fixture.upcalls().entry_changed(fixture.number("d"), name("later"));
     fixture.upcalls().entry_changed(root, name("f"));
@@ -220,7 +215,7 @@ fn notified_changes_are_visible_at_once(transport: Transport) {
     fixture.settle();
     assert_eq!(fs::read(fixture.path("d/later")).unwrap(), b"end");
     assert_eq!(fs::metadata(fixture.path("d")).unwrap().mode() & 0o777, 0o700);
-    assert_eq!(list(&fixture.dir), ["d", "g"]);
+    assert_eq!(names(&fixture.dir), ["d", "g"]);
 }
 
 /// The caller of a command sees all that it changed.
@@ -315,17 +310,12 @@ fn passthrough_stops_and_drains(transport: Transport) {
     drop(third);
     fixture.upcalls().allow_passthrough(number);
     // RELEASE arrives after close(2) has returned.
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let last = testkit::until("passthrough resumes", || {
         let last = both();
-        if fixture.upcalls().passthrough() == [number] {
-            assert_eq!((&read(&last), reads(&last)), (b"ABCD", 0));
-            break;
-        }
-        assert!(Instant::now() < deadline, "passthrough does not resume");
-        drop(last);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        let numbers = fixture.upcalls().passthrough();
+        if numbers == [number] { Ok(last) } else { Err(numbers) }
+    });
+    assert_eq!((&read(&last), reads(&last)), (b"ABCD", 0));
 }
 
 /// Notifications wait for locks that the kernel holds during requests: here for the same names and
@@ -444,7 +434,7 @@ fn each_reply_has_its_own_lifetime(transport: Transport) {
     for file in ["d/a", "d/never", "d/z"] {
         fs::write(fixture.below(file), b"").unwrap();
     }
-    assert_eq!(list(&fixture.path("d")).len(), 3);
+    assert_eq!(names(&fixture.path("d")).len(), 3);
     for (name, lookups) in [("d/a", 0), ("d/never", 3), ("d/z", 0)] {
         stat(name);
         assert_eq!(fixture.requests(Opcode::Lookup, || (0..3).for_each(|_| stat(name))), lookups, "{name}");
@@ -467,8 +457,8 @@ fn nothing_is_cached_where_callers_differ(transport: Transport) {
     assert!(twice(Opcode::Statx, &|| drop(open.metadata())) > 0, "attributes");
     assert!(twice(Opcode::Readlink, &|| drop(fs::read_link(fixture.path("l")))) > 0, "links");
     assert!(twice(Opcode::Read, &|| drop(open.read_at(&mut [0; 4], 0))) > 0, "data");
-    let listed = fixture.requests(Opcode::Readdirplus, || drop(list(&fixture.path("d"))))
-        + fixture.requests(Opcode::Readdir, || drop(list(&fixture.path("d"))));
+    let listed = fixture.requests(Opcode::Readdirplus, || drop(names(&fixture.path("d"))))
+        + fixture.requests(Opcode::Readdir, || drop(names(&fixture.path("d"))));
     assert!(listed > 1, "listings");
 }
 

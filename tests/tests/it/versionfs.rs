@@ -16,6 +16,7 @@ use strata_tests::process::sh;
 use strata_tests::user::{Credentials, OTHER, USER as ALICE, as_user};
 use strata_tests::versions::{Moments, command, contents, keep_all, list, path_of, read, texts};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, on_both_transports};
+use testkit::{seen, until};
 use versionclient::{Directory, Kind};
 
 const BOB: Credentials = Credentials { uid: 1002, gid: 1002, group: None };
@@ -326,13 +327,9 @@ fn failed_allocations(transport: Transport) {
 /// truncated, and then as it is on disk.
 fn wait_for_close(mount: &Mount, name: &str) {
     let len = |dir: &Path| fs::metadata(dir.join(name)).unwrap().len();
-    for _ in 0..10_000 {
-        if len(mount.dir()) == len(&mount.lower) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("{name} has {} bytes, {} on disk", len(mount.dir()), len(&mount.lower));
+    until(&format!("the server closes {name}"), || {
+        seen((len(mount.dir()), len(&mount.lower)), |(shown, on_disk)| shown == on_disk)
+    });
 }
 
 /// Records which steps of an operation that failed or was interrupted were made.

@@ -53,6 +53,7 @@ fn map(mapper: Mapper, path: &Path, closes: bool) -> (Mapping, Vec<File>) {
     mapping.write(2 * 4096, b"a");
     if closes {
         drop(file);
+        // The server learns of it later.
         std::thread::sleep(std::time::Duration::from_millis(50));
     } else {
         kept.push(file);
@@ -111,6 +112,7 @@ fn versions_are_small_again(transport: Transport) {
         let file = OpenOptions::new().write(true).open(mounted.path("f")).unwrap();
         file.write_all_at(byte, 4096).unwrap();
         drop(file);
+        // The server learns of the close later.
         std::thread::sleep(std::time::Duration::from_millis(50));
     };
     write(b"1");
@@ -128,6 +130,7 @@ fn a_needless_copy_goes(transport: Transport) {
     fs::create_dir(&lower).unwrap();
     let options = format!("{},storage=sparse", keep_all(&sandbox));
     let mounted = Mounted::new(Spec::versions(&lower, &options, transport), &sandbox.path("m"));
+    // The server learns of a close later.
     let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
     let letters = |name: &str| list(mounted.dir(), name).iter().map(|version| version.letter).collect::<String>();
     let open = |name: &str| OpenOptions::new().read(true).write(true).open(mounted.path(name)).unwrap();

@@ -20,7 +20,8 @@ use strata_tests::handle::{Handle, drop_caches};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{sh, try_run};
 use strata_tests::shell::Shell;
-use strata_tests::{Mounted, Sandbox, Transport, on_both_transports};
+use strata_tests::{Mounted, Sandbox, Transport, on_both_transports, unmount_soon};
+use testkit::names;
 
 /// Views `good` and `bad` of one base.
 struct Views {
@@ -58,11 +59,7 @@ impl Views {
 
     fn unmount(&self) {
         // A killed shell's program may still be ending.
-        let end = Instant::now() + Duration::from_secs(10);
-        while let Err(errno) = rustix::mount::unmount(self.dir(), UnmountFlags::NOFOLLOW) {
-            assert!(errno == Errno::BUSY && Instant::now() < end, "{errno}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        unmount_soon(&self.dir());
     }
 
     fn dir(&self) -> PathBuf {
@@ -112,13 +109,6 @@ fn read(path: impl AsRef<Path>) -> String {
 /// Returns everything about a tree that a change of it would change.
 fn unchanged(dir: &Path) -> String {
     sh("find $1 -printf '%p %T@ %C@ %s %m\\n' | sort; find $1 -type f | sort | xargs md5sum", &[dir])
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// Changes of each kind in one view are visible there, and nowhere else.

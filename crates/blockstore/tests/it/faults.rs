@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
-use crate::common::{CX, Model, Random, collect, contents, open, put};
+use crate::common::{CX, Model, collect, contents, edit, open, put};
 use blockstore::{BlockStore, RecipeId};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Errno, Layer, Result};
 
 /// Upper bound for the number of lower operations of a case.
@@ -15,14 +16,14 @@ const MAX_OPERATIONS: u64 = 20_000;
 fn prepared() -> (Arc<MemFs>, Model) {
     let fs = MemFs::with(MemOptions { lose_data: true, ..MemOptions::default() }, &Faults::new());
     let store = open(&fs).unwrap();
-    let mut random = Random(77);
+    let mut random = Rng::new(77);
     let mut model = Model::new();
-    let mut bytes: Vec<u8> = (0..5000).map(|_| random.next() as u8).collect();
+    let mut bytes: Vec<u8> = (0..5000).map(|_| random.bits() as u8).collect();
     let mut last = None;
     for round in 0..14 {
-        random.edit(&mut bytes);
+        edit(&mut random, &mut bytes);
         if round % 5 == 4 {
-            bytes = (0..5000).map(|_| random.next() as u8).collect();
+            bytes = (0..5000).map(|_| random.bits() as u8).collect();
         }
         let id = put(&store, b"file", &bytes, last).unwrap();
         model.insert(id, (b"file".to_vec(), bytes.clone()));
@@ -38,10 +39,10 @@ fn prepared() -> (Arc<MemFs>, Model) {
 
 /// What one case does: several changes, each of which may fail alone.
 fn change(store: &Arc<BlockStore>, model: &mut Model, maybe: &mut Model) -> Result<()> {
-    let mut random = Random(9);
+    let mut random = Rng::new(9);
     let ids: Vec<RecipeId> = model.keys().copied().collect();
     let mut bytes = model[ids.last().unwrap()].1.clone();
-    random.edit(&mut bytes);
+    edit(&mut random, &mut bytes);
     let mut failure = Ok(());
     for round in 0..3 {
         match put(store, b"more", &bytes, ids.last().copied()) {
@@ -62,7 +63,7 @@ fn change(store: &Arc<BlockStore>, model: &mut Model, maybe: &mut Model) -> Resu
                 maybe.insert(ids[round], model[&ids[round]].clone());
             }
         }
-        random.edit(&mut bytes);
+        edit(&mut random, &mut bytes);
     }
     collect(store, 1 << 20)?;
     store.sync(&CX)?;

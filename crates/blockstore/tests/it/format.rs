@@ -4,10 +4,11 @@
 
 use crate::common;
 use crate::common::untrusted::{add_file, file};
-use crate::common::{CX, Random, options, put};
+use crate::common::{CX, options, put};
 use blockstore::{BlockStore, RecipeId};
 use memfs::MemFs;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Layer;
 
 const PACKS: [(&str, &str); 2] = [
@@ -30,8 +31,8 @@ fn versions() -> Vec<Vec<u8>> {
     let text = |n: u32| (0..n).flat_map(|i| format!("line {}\n", i * i).into_bytes()).collect::<Vec<u8>>();
     let first = text(60);
     let second = [b"a new first line\n".to_vec(), first.clone()].concat();
-    let mut random = Random(1);
-    let large: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
+    let mut random = Rng::new(1);
+    let large: Vec<u8> = (0..9000).map(|_| random.bits() as u8).collect();
     let mut changed = large.clone();
     changed[4000] ^= 1;
     vec![first, second.clone(), second, Vec::new(), large, changed]

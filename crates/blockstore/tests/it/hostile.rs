@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::untrusted::{add_file, exercise, file, fix_checksums, with_pack};
-use crate::common::{CX, Model, Random, contents, get, open, put};
+use crate::common::{CX, Model, content, contents, edit, get, open, put};
 use memfs::MemFs;
 use proptest::prelude::*;
+use testkit::Rng;
 use vnode::Layer;
 
 const PACK: &[u8] = b"p-00000001";
@@ -13,12 +14,12 @@ const PACK: &[u8] = b"p-00000001";
 fn sample() -> (Vec<u8>, Model) {
     let fs = MemFs::new();
     let store = open(&fs).unwrap();
-    let mut random = Random(4);
+    let mut random = Rng::new(4);
     let mut model = Model::new();
-    let mut bytes: Vec<u8> = (0..1500).map(|_| random.next() as u8).collect();
+    let mut bytes: Vec<u8> = (0..1500).map(|_| random.bits() as u8).collect();
     let mut last = None;
     for round in 0..8 {
-        random.edit(&mut bytes);
+        edit(&mut random, &mut bytes);
         let id = put(&store, b"key", &bytes, last).unwrap();
         model.insert(id, (b"key".to_vec(), bytes.clone()));
         last = Some(id);
@@ -114,10 +115,10 @@ fn a_damaged_byte_is_never_returned() {
 fn a_missing_or_wrong_index_file_changes_nothing() {
     let fs = MemFs::new();
     let store = open(&fs).unwrap();
-    let mut random = Random(8);
+    let mut random = Rng::new(8);
     let mut model = Model::new();
     for _ in 0..40 {
-        let bytes = random.content();
+        let bytes = content(&mut random);
         let id = put(&store, b"k", &bytes, None).unwrap();
         model.insert(id, (b"k".to_vec(), bytes));
     }

@@ -2,30 +2,31 @@
 //! are exact, also after reopening and after power failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, Model, Random, collect, contents, get, open, options, put};
+use crate::common::{CX, Model, collect, content, contents, edit, get, open, options, put};
 use blockstore::{BlockStore, Options, RecipeId};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Errno, Layer as _, Name, OpenFlags};
 
-fn pick(random: &mut Random, model: &Model) -> Option<RecipeId> {
-    let at = random.below(model.len().max(1) as u64) as usize;
+fn pick(random: &mut Rng, model: &Model) -> Option<RecipeId> {
+    let at = random.below(model.len().max(1));
     model.keys().nth(at).copied()
 }
 
 /// Stores a version that is like another one, or new.
-fn store_some(random: &mut Random, store: &BlockStore, model: &mut Model) {
+fn store_some(random: &mut Rng, store: &BlockStore, model: &mut Model) {
     let hint = pick(random, model).filter(|_| random.below(4) > 0);
-    let mut bytes = hint.map_or_else(|| random.content(), |id| model[&id].1.clone());
+    let mut bytes = hint.map_or_else(|| content(random), |id| model[&id].1.clone());
     for _ in 0..random.below(3) {
-        random.edit(&mut bytes);
+        edit(random, &mut bytes);
     }
     let key = format!("file {}", random.below(5)).into_bytes();
     let id = put(store, &key, &bytes, hint).unwrap();
     assert!(model.insert(id, (key, bytes)).is_none(), "{id} is used twice");
 }
 
-fn step(random: &mut Random, store: &Arc<BlockStore>, model: &mut Model) {
+fn step(random: &mut Rng, store: &Arc<BlockStore>, model: &mut Model) {
     match random.below(12) {
         0..=5 => store_some(random, store, model),
         6 | 7 => {
@@ -49,7 +50,7 @@ fn step(random: &mut Random, store: &Arc<BlockStore>, model: &mut Model) {
 #[test]
 fn a_store_is_like_its_model() {
     for seed in 0..12 {
-        let mut random = Random(seed);
+        let mut random = Rng::new(seed);
         let fs = MemFs::new();
         let mut store = open(&fs).unwrap();
         let mut model = Model::new();
@@ -79,7 +80,7 @@ fn a_store_is_like_its_model() {
 #[test]
 fn after_a_power_failure_everything_durable_is_there_and_nothing_else_is_wrong() {
     for seed in 0..20 {
-        let mut random = Random(1000 + seed);
+        let mut random = Rng::new(1000 + seed);
         let options = MemOptions { lose_data: true, ..MemOptions::default() };
         let mut fs = MemFs::with(options, &Faults::new());
         let mut model = Model::new();
@@ -113,7 +114,7 @@ fn after_a_power_failure_everything_durable_is_there_and_nothing_else_is_wrong()
 fn an_open_version_survives_its_deletion() {
     let fs = MemFs::new();
     let store = open(&fs).unwrap();
-    let mut random = Random(5);
+    let mut random = Rng::new(5);
     let mut model = Model::new();
     for _ in 0..30 {
         store_some(&mut random, &store, &mut model);
@@ -141,7 +142,7 @@ fn reads_at_any_offset_are_exact() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
     let id = put(&store, b"k", &bytes, None).unwrap();
     let version = store.version(&CX, id).unwrap();
-    let mut random = Random(3);
+    let mut random = Rng::new(3);
     for _ in 0..500 {
         let at = random.below(21_000) as usize;
         let mut out = vec![0; random.below(5000) as usize];

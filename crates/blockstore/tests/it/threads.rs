@@ -1,10 +1,11 @@
 //! Several threads at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, Model, Random, contents, get, open, put};
+use crate::common::{CX, Model, content, contents, edit, get, open, put};
 use memfs::MemFs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use testkit::Rng;
 
 #[test]
 fn writers_readers_and_the_garbage_collection_work_at_once() {
@@ -17,12 +18,12 @@ fn writers_readers_and_the_garbage_collection_work_at_once() {
             .map(|seed| {
                 let (store, model) = (&store, &model);
                 scope.spawn(move || {
-                    let mut random = Random(seed);
-                    let (mut bytes, mut last) = (random.content(), None);
+                    let mut random = Rng::new(seed);
+                    let (mut bytes, mut last) = (content(&mut random), None);
                     for round in 0..400 {
-                        random.edit(&mut bytes);
+                        edit(&mut random, &mut bytes);
                         if round % 10 == 0 {
-                            bytes = random.content();
+                            bytes = content(&mut random);
                         }
                         let id = put(store, b"key", &bytes, last).unwrap();
                         model.lock().unwrap().insert(id, (b"key".to_vec(), bytes.clone()));
@@ -42,11 +43,11 @@ fn writers_readers_and_the_garbage_collection_work_at_once() {
             }
         });
         scope.spawn(|| {
-            let mut random = Random(99);
+            let mut random = Rng::new(99);
             while !done.load(Ordering::Relaxed) {
                 let picked = {
                     let model = model.lock().unwrap();
-                    let at = random.below(model.len().max(1) as u64) as usize;
+                    let at = random.below(model.len().max(1));
                     model.iter().nth(at).map(|(id, version)| (*id, version.clone()))
                 };
                 let Some((id, version)) = picked else { continue };

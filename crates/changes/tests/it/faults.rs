@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::case::*;
-use crate::common::rng::Rng;
 use changes::{Error, Selection};
 use memfs::{Count, Dump, Fault, MemOptions, Plan};
+use testkit::Rng;
 use vnode::{Errno, Layer as _, Name, OpenFlags, SetAttr, SetTime, Time};
 
 /// The faults to inject, and the operations of which the k-th fails. Only changes need space.
@@ -34,8 +34,7 @@ fn at_every_step(
         act(&whole).map_err(|e| format!("without a fault: {e}"))?;
         check(&whole, true).map_err(|e| format!("without a fault: {e}{}", whole.dump()))?;
         let steps = if count == Count::All { whole.faults.operations() } else { whole.faults.changes() };
-        let thin =
-            if testkit::number("STRATA_FULL").is_some() { 1 } else { usize::try_from(steps / STEPS).unwrap() + 1 };
+        let thin = if testkit::number("STRATA_FULL").is_some() { 1 } else { steps / STEPS + 1 };
         for at in (1..=steps).filter(|_| rng.one_in(thin)) {
             if testkit::number("STRATA_STEP").is_some_and(|step| step != at) {
                 continue;

@@ -5,10 +5,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::case::*;
-use crate::common::rng::Rng;
 use changes::{Change, ChangeKind, CommitOptions, Error, Selection};
 use memfs::{Count, Dump, Fault, MemOptions, Plan};
 use std::time::UNIX_EPOCH;
+use testkit::Rng;
 use unionfs::offline::Writable;
 use vnode::{Layer as _, Name, RenameFlags};
 

@@ -292,15 +292,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-    struct Bed(std::path::PathBuf);
+    struct Bed(testkit::TempDir);
 
     impl Bed {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("versionctl-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&dir);
-            std::fs::create_dir_all(dir.join("old")).unwrap();
-            std::fs::create_dir(dir.join("now")).unwrap();
-            Self(dir)
+        fn new() -> Self {
+            let bed = Self(testkit::TempDir::new());
+            ["old", "now"].iter().for_each(|name| drop(bed.0.dir(name)));
+            bed
         }
 
         fn put(&self, name: &str) -> Result<Put, Failure> {
@@ -309,15 +307,9 @@ mod tests {
         }
     }
 
-    impl Drop for Bed {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn files_are_restored_in_place() {
-        let bed = Bed::new("inplace");
+        let bed = Bed::new();
         let (old, now) = (bed.0.join("old/f"), bed.0.join("now/f"));
         let content: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
         std::fs::write(&old, &content).unwrap();
@@ -340,7 +332,7 @@ mod tests {
 
     #[test]
     fn other_kinds_are_restored_and_replaced() {
-        let bed = Bed::new("kinds");
+        let bed = Bed::new();
         symlink("somewhere", bed.0.join("old/x")).unwrap();
         std::fs::write(bed.0.join("now/x"), "a file now").unwrap();
         assert_eq!(bed.put("x"), Ok(Put::Written(0)));

@@ -41,9 +41,8 @@ impl Bed {
         if let Some(uid) = uid {
             command.uid(uid).gid(uid);
         }
-        let output = command.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+        let outcome = testkit::outcome(&mut command);
+        (outcome.code, outcome.out, outcome.err)
     }
 }
 
@@ -65,7 +64,7 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 #[test]
 fn changes_are_listed_committed_and_discarded() {
-    let bed = Bed::new("basic");
+    let bed = Bed::new();
     bed.file("b/changed", "one\ntwo\n");
     bed.file("b/gone/x", "x");
     bed.file("b/kept", "kept");
@@ -101,7 +100,7 @@ fn changes_are_listed_committed_and_discarded() {
 
 #[test]
 fn wrong_arguments_and_branches_have_their_status() {
-    let bed = Bed::new("status");
+    let bed = Bed::new();
     bed.file("u/f", "");
     assert_eq!(bed.run(&["diff", "--branches", "u:missing"]).0, 2);
     assert_eq!(bed.run(&["diff", "--no-such-option"]).0, 2);
@@ -113,7 +112,7 @@ fn wrong_arguments_and_branches_have_their_status() {
 
 #[test]
 fn hostile_names_do_not_reach_the_terminal() {
-    let bed = Bed::new("names");
+    let bed = Bed::new();
     fs::create_dir_all(bed.path("b")).unwrap();
     fs::create_dir_all(bed.path("u")).unwrap();
     fs::write(bed.path("u").join(OsStr::from_bytes(b"\x1b[2J\xff")), "").unwrap();
@@ -125,11 +124,11 @@ fn hostile_names_do_not_reach_the_terminal() {
 
 #[test]
 fn conflicts_are_named_and_nothing_is_done() {
-    let bed = Bed::new("conflicts");
+    let bed = Bed::new();
     bed.file("b/f", "base");
     bed.file("u/f", "mine");
     bed.file("u/other", "other");
-    std::thread::sleep(Duration::from_millis(30));
+    testkit::tick();
     bed.file("b/f", "theirs");
     let (code, _, err) = bed.run(&["commit", "-b", "u:b"]);
     assert_eq!(code, 3);
@@ -143,7 +142,7 @@ fn conflicts_are_named_and_nothing_is_done() {
 
 #[test]
 fn a_branch_in_use_is_refused() {
-    let bed = Bed::new("claim");
+    let bed = Bed::new();
     bed.file("u/f", "");
     fs::create_dir(bed.path("b")).unwrap();
     let held = fs::File::open(bed.path("u")).unwrap();
@@ -158,7 +157,7 @@ fn a_branch_in_use_is_refused() {
 fn a_user_commits_into_his_own_directory_below_a_root_of_others() {
     const USER: u32 = 65_534;
     testkit::need_root("it acts as another user");
-    let bed = Bed::new("user");
+    let bed = Bed::new();
     fs::set_permissions(&bed.0, fs::Permissions::from_mode(0o755)).unwrap();
     bed.file("b/etc", "root's");
     bed.file("b/home/f", "old");
@@ -182,7 +181,7 @@ fn a_user_commits_into_his_own_directory_below_a_root_of_others() {
 
 #[test]
 fn snapshots_are_merged() {
-    let bed = Bed::new("snapmerge");
+    let bed = Bed::new();
     bed.file("base/a", "0");
     bed.file("base/b", "0");
     bed.file("base/c/x", "0");
@@ -206,7 +205,7 @@ fn snapshots_are_merged() {
 
 #[test]
 fn a_merge_that_needs_the_branches_below_is_refused() {
-    let bed = Bed::new("below");
+    let bed = Bed::new();
     bed.file("base/old/x", "0");
     bed.file("2/new/.wh..wh.redirect", "strata-redirect 1\n/old\n");
     fs::set_permissions(bed.path("2/new/.wh..wh.redirect"), fs::Permissions::from_mode(0o444)).unwrap();
@@ -223,7 +222,7 @@ fn a_merge_that_needs_the_branches_below_is_refused() {
 
 #[test]
 fn a_killed_commit_is_completed_by_the_next() {
-    let bed = Bed::new("kill");
+    let bed = Bed::new();
     for at in 0..300 {
         bed.file(&format!("b/d{}/f{at}", at % 7), "old");
         bed.file(&format!("u/d{}/f{at}", at % 7), &format!("new {at}"));
@@ -238,6 +237,7 @@ fn a_killed_commit_is_completed_by_the_next() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
+        // The kill comes at different steps.
         std::thread::sleep(Duration::from_millis(wait));
         kills += u32::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();

@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use strata_tests::Sandbox;
+use testkit::{Outcome, outcome, outcome_with_input};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 const PASSPHRASE: &str = "correct horse battery";
@@ -20,28 +20,6 @@ const PASSPHRASE: &str = "correct horse battery";
 const DIR: &str = "/mnt/data/volume";
 /// Where gocryptfs mounts it.
 const AT: &str = "/mnt/at";
-
-struct Outcome {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(command: &mut Command, input: &str) -> Outcome {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    // The command may end before it reads.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
-fn ok(command: &mut Command) -> String {
-    let outcome = run(command, "");
-    assert_eq!(outcome.code, 0, "{command:?}: {}{}", outcome.out, outcome.err);
-    outcome.out
-}
 
 /// A file system for volumes, a mount point, and a file with the passphrase.
 struct Stage {
@@ -89,7 +67,7 @@ fn cryptctl<S: AsRef<OsStr>>(words: &[S]) -> Outcome {
 }
 
 fn answer<S: AsRef<OsStr>>(words: &[S], input: &str) -> Outcome {
-    run(Command::new("/mnt/bin/cryptctl").args(words), input)
+    outcome_with_input(Command::new("/mnt/bin/cryptctl").args(words), input.as_bytes())
 }
 
 fn fsck() -> Outcome {
@@ -152,7 +130,7 @@ fn fill() {
     sparse.write_all_at(b"end", 20 * 4096).unwrap();
     symlink("../some/target", at.join("link")).unwrap();
     fs::hard_link(at.join("short"), at.join("dir/second")).unwrap();
-    ok(Command::new("setfattr").args(["-n", "user.comment", "-v", "a value"]).arg(at.join("short")));
+    outcome(Command::new("setfattr").args(["-n", "user.comment", "-v", "a value"]).arg(at.join("short"))).succeeds();
 }
 
 fn check_contents() {
@@ -162,7 +140,9 @@ fn check_contents() {
     }
     assert_eq!(fs::read_link(at.join("link")).unwrap(), Path::new("../some/target"));
     assert_eq!(fs::metadata(at.join("sparse")).unwrap().len(), 20 * 4096 + 3);
-    let value = ok(Command::new("getfattr").args(["--only-values", "-n", "user.comment"]).arg(at.join("short")));
+    let value = outcome(Command::new("getfattr").args(["--only-values", "-n", "user.comment"]).arg(at.join("short")))
+        .succeeds()
+        .out;
     assert_eq!(value, "a value");
 }
 
@@ -212,7 +192,7 @@ fn gocryptfs_opens_volumes_of_cryptctl() {
         fill();
         check_contents();
         drop(mounted);
-        ok(Command::new("gocryptfs").args(["-q", "-fsck", "-passfile", "/mnt/pass", DIR]));
+        outcome(Command::new("gocryptfs").args(["-q", "-fsck", "-passfile", "/mnt/pass", DIR])).succeeds();
         must_be_clean();
         Stage::clear();
     }
@@ -225,7 +205,7 @@ fn cryptctl_opens_volumes_of_gocryptfs() {
     let padded: &[&[&str]] = &[&["-raw64=false"], &["-raw64=false", "-longnamemax", "80"]];
     for theirs in FEATURES.iter().map(|(_, theirs)| theirs).chain(padded) {
         let init = ["-init", "-q", "-scryptn", "10", "-passfile", "/mnt/pass"];
-        ok(Command::new("gocryptfs").args(init).args(*theirs).arg(DIR));
+        outcome(Command::new("gocryptfs").args(init).args(*theirs).arg(DIR)).succeeds();
         if padded.contains(theirs) {
             // It ignores the option, but still opens such volumes.
             edit_config(|text| text.replace(",\n\t\t\"Raw64\"", ""));
@@ -236,7 +216,7 @@ fn cryptctl_opens_volumes_of_gocryptfs() {
         must_be_clean();
         let changed = cryptctl(&["passwd", "--passfile", "/mnt/pass", "--new-passfile", "/mnt/new", DIR]);
         assert_eq!((changed.code, &*changed.out), (0, &*format!("{DIR}: passphrase changed\n")), "{}", changed.err);
-        let refused = run(Command::new("gocryptfs").args(["-q", "-passfile", "/mnt/pass", DIR, AT]), "");
+        let refused = outcome(Command::new("gocryptfs").args(["-q", "-passfile", "/mnt/pass", DIR, AT]));
         assert_eq!(refused.code, 12, "{}", refused.err);
         let mounted = Mounted::with(&["-passfile", "/mnt/new"]);
         check_contents();
@@ -338,7 +318,7 @@ fn gocryptfs_opens_a_volume_with_a_key_file() {
     stage.secret("key", &key);
     assert_eq!(cryptctl(&["init", "--scrypt-n", "10", "--key-file", "/mnt/key", DIR]).code, 0);
     assert_eq!(cryptctl(&["fsck", "--key-file", "/mnt/key", DIR]).code, 0);
-    ok(Command::new("sh").args(["-c", "od -An -v -tx1 /mnt/key | tr -d ' \\n' >/mnt/hex"]));
+    outcome(Command::new("sh").args(["-c", "od -An -v -tx1 /mnt/key | tr -d ' \\n' >/mnt/hex"])).succeeds();
     let mounted = Mounted::with(&["-passfile", "/mnt/hex"]);
     fs::write(Path::new(AT).join("f"), "x").unwrap();
     drop(mounted);
@@ -465,7 +445,7 @@ fn a_volume_that_is_mounted_is_not_checked() {
     assert_eq!(Stage::init(&[]).code, 0);
     let mount = || {
         let layer = format!("cryptfs,key=mount,passfile=/mnt/pass / {DIR}");
-        ok(Command::new(PROGRAM).args(["mount", &layer, AT]));
+        outcome(Command::new(PROGRAM).args(["mount", &layer, AT])).succeeds();
     };
     mount();
     fs::create_dir(format!("{AT}/dir")).unwrap();
@@ -476,7 +456,7 @@ fn a_volume_that_is_mounted_is_not_checked() {
     stage.secret("new", "another long passphrase");
     assert_eq!(cryptctl(&["passwd", "--passfile", "/mnt/pass", "--new-passfile", "/mnt/new", DIR]).code, 0);
     assert_eq!(fs::read(format!("{AT}/dir/file")).unwrap(), b"x");
-    ok(Command::new("umount").arg(AT));
+    outcome(Command::new("umount").arg(AT)).succeeds();
     fs::copy("/mnt/new", "/mnt/pass").unwrap();
     assert_eq!(fsck().code, 0);
     fs::remove_file(directory().join("gocryptfs.diriv")).unwrap();
@@ -485,7 +465,7 @@ fn a_volume_that_is_mounted_is_not_checked() {
     assert!(noted.out.contains("/dir (") && noted.out.contains("a mount restores it from its copy"), "{}", noted.out);
     mount();
     assert_eq!(fs::read(format!("{AT}/dir/file")).unwrap(), b"x");
-    ok(Command::new("umount").arg(AT));
+    outcome(Command::new("umount").arg(AT)).succeeds();
     assert!(!fsck().out.contains("note"));
 }
 
@@ -500,7 +480,7 @@ fn a_session_that_began_outside_of_the_container_can_have_no_key() {
          setsid -w bash -c 'add && echo written >{AT}/file && cat {AT}/file'
          umount {AT}"
     );
-    let inside = run(Command::new("unshare").args(["-pf", "--mount-proc", "bash", "-ec", &script]), "");
+    let inside = outcome(Command::new("unshare").args(["-pf", "--mount-proc", "bash", "-ec", &script]));
     assert_eq!(inside.code, 0, "{}{}", inside.out, inside.err);
     assert!(inside.err.contains("it has no ID; start one inside, for example with: setsid -w bash"), "{}", inside.err);
     assert!(inside.out.ends_with("written\n"), "{}", inside.out);
@@ -510,7 +490,7 @@ fn a_session_that_began_outside_of_the_container_can_have_no_key() {
 fn key_slots_are_added_and_removed() {
     let stage = Stage::new();
     assert_eq!(Stage::init(&["--argon2id", "--label", "mine"]).code, 0);
-    let refused = run(Command::new("gocryptfs").args(["-q", "-passfile", "/mnt/pass", DIR, AT]), "");
+    let refused = outcome(Command::new("gocryptfs").args(["-q", "-passfile", "/mnt/pass", DIR, AT]));
     assert_ne!(refused.code, 0);
     assert!(refused.err.contains("StrataKeySlots"), "{}", refused.err);
     stage.secret("two", "the second passphrase");
@@ -603,7 +583,7 @@ fn damage_of_each_kind_is_found_and_named() {
     fill();
     drop(mounted);
     let copy = "/mnt/data/copy";
-    ok(Command::new("cp").args(["-a", DIR, copy]));
+    outcome(Command::new("cp").args(["-a", DIR, copy])).succeeds();
     let set_size = |path: &Path, size| {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(size).unwrap();
     };
@@ -673,15 +653,15 @@ fn damage_of_each_kind_is_found_and_named() {
         (
             &|| {
                 let short = lower(DIR, has_size(18 + 5 + 32));
-                let name = ok(Command::new("getfattr").args(["-h", "-m", "-"]).arg(&short));
+                let name = outcome(Command::new("getfattr").args(["-h", "-m", "-"]).arg(&short)).succeeds().out;
                 let name = name.lines().find(|line| line.starts_with("user.gocryptfs.")).unwrap().to_owned();
-                ok(Command::new("setfattr").args(["-n", &name, "-v", &"x".repeat(40)]).arg(&short));
+                outcome(Command::new("setfattr").args(["-n", &name, "-v", &"x".repeat(40)]).arg(&short)).succeeds();
             },
             &["extended attribute user.comment: block altered"],
         ),
         (
             &|| {
-                ok(Command::new("setfattr").args(["-n", "user.gocryptfs.AAAA", "-v", "x", DIR]));
+                outcome(Command::new("setfattr").args(["-n", "user.gocryptfs.AAAA", "-v", "x", DIR])).succeeds();
             },
             &["/ (): extended attribute user.gocryptfs.AAAA: name of an impossible length"],
         ),
@@ -699,7 +679,7 @@ fn damage_of_each_kind_is_found_and_named() {
             serde_json::from_str(&cryptctl(&["fsck", "--json", "--passfile", "/mnt/pass", DIR]).out).unwrap();
         assert_eq!((&json["exit"], json["findings"].as_array().unwrap().is_empty()), (&4.into(), false));
         fs::remove_dir_all(DIR).unwrap();
-        ok(Command::new("cp").args(["-a", copy, DIR]));
+        outcome(Command::new("cp").args(["-a", copy, DIR])).succeeds();
     }
     must_be_clean();
     // What a crash may leave is no damage.
@@ -728,7 +708,7 @@ fn damage_of_each_kind_is_found_and_named() {
 fn state() -> String {
     let script =
         format!("find {DIR} -printf '%P %s %m %T@ %C@ %l\\n' | sort; find {DIR} -type f | sort | xargs sha256sum");
-    ok(Command::new("sh").args(["-c", &script]))
+    outcome(Command::new("sh").args(["-c", &script])).succeeds().out
 }
 
 #[test]
@@ -758,10 +738,15 @@ fn wrong_arguments_have_their_exit_status() {
     assert_eq!(cryptctl(&["fsck", "/mnt/none"]).code, 8);
     assert_eq!(cryptctl(&["info"]).code, 1);
     assert_eq!(cryptctl(&["--help"]).code, 0);
-    let strata = |words: &[&str]| run(Command::new(PROGRAM).args(words), "").code;
+    let strata = |words: &[&str]| outcome(Command::new(PROGRAM).args(words)).code;
     assert_eq!(strata(&["crypt", "fsck", "--none"]), 16);
     assert_eq!(strata(&["crypt", "info", "/mnt"]), 32);
     for shell in ["bash", "zsh", "fish"] {
-        assert!(ok(Command::new(PROGRAM).args(["completions", shell, "cryptctl"])).contains("plaintext-names"));
+        assert!(
+            outcome(Command::new(PROGRAM).args(["completions", shell, "cryptctl"]))
+                .succeeds()
+                .out
+                .contains("plaintext-names")
+        );
     }
 }

@@ -5,10 +5,9 @@
 
 use serde_json::Value;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use strata_tests::Sandbox;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
@@ -60,13 +59,8 @@ fn fsck(args: &[&str]) -> (i32, String, String) {
 
 fn answer(args: &[&str], input: &str) -> (i32, String, String) {
     let mut command = Command::new("/mnt/sbin/fsck.versionfs");
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    // The command may end before it reads.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    let outcome = testkit::outcome_with_input(command.args(args), input.as_bytes());
+    (outcome.code, outcome.out, outcome.err)
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::Sandbox;
 use strata_tests::mapping::Mapping;
+use strata_tests::process::await_end;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -51,19 +52,6 @@ impl Stage {
     }
 }
 
-struct Outcome {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(command: &mut Command) -> Outcome {
-    // This would hang if the server kept the pipes open.
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
 fn line(words: &str) -> Command {
     let mut words = words.split_ascii_whitespace();
     let mut command = Command::new(words.next().unwrap());
@@ -73,12 +61,12 @@ fn line(words: &str) -> Command {
 
 /// Runs a command, which must succeed without output.
 fn quiet(words: &str) {
-    let outcome = run(&mut line(words));
+    let outcome = testkit::outcome(&mut line(words));
     assert_eq!((outcome.code, outcome.err.as_str(), outcome.out.as_str()), (0, "", ""), "{words}");
 }
 
 fn refused(words: &str, code: i32, reason: &str) {
-    let outcome = run(&mut line(words));
+    let outcome = testkit::outcome(&mut line(words));
     assert_eq!(outcome.code, code, "{words}: {}", outcome.err);
     assert!(outcome.err.contains(reason), "{words}: expected {:?}, got: {}", reason, outcome.err);
     assert_eq!(outcome.err.lines().count(), 1, "one line: {}", outcome.err);
@@ -86,17 +74,17 @@ fn refused(words: &str, code: i32, reason: &str) {
 }
 
 fn findmnt(at: &Path, columns: &str) -> String {
-    let outcome = run(Command::new("findmnt").args(["-n", "-r", "--first-only", "-o", columns]).arg(at));
+    let outcome = testkit::outcome(Command::new("findmnt").args(["-n", "-r", "--first-only", "-o", columns]).arg(at));
     assert_eq!(outcome.code, 0, "findmnt {}", at.display());
     outcome.out.trim_end().to_owned()
 }
 
 fn is_mounted(at: &Path) -> bool {
-    run(Command::new("mountpoint").arg("-q").arg(at)).code == 0
+    testkit::outcome(Command::new("mountpoint").arg("-q").arg(at)).code == 0
 }
 
 fn info(at: &Path) -> serde_json::Value {
-    let outcome = run(Command::new(PROGRAM).args(["info", "--json"]).arg(at));
+    let outcome = testkit::outcome(Command::new(PROGRAM).args(["info", "--json"]).arg(at));
     assert_eq!(outcome.code, 0, "{}", outcome.err);
     serde_json::from_str(&outcome.out).unwrap()
 }
@@ -105,17 +93,9 @@ fn server(at: &Path) -> u64 {
     info(at)["pid"].as_u64().unwrap()
 }
 
-/// Waits until a process has exited; the watchdog limits the time.
-fn await_end(pid: u64) {
-    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
-    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
-
 fn unmount(at: &Path) {
     let pid = server(at);
-    let outcome = run(Command::new("umount").arg(at));
+    let outcome = testkit::outcome(Command::new("umount").arg(at));
     assert_eq!(outcome.code, 0, "{}", outcome.err);
     await_end(pid);
 }
@@ -144,16 +124,11 @@ fn a_diskless_machine_with_nfs_of_the_unionfs_papers() {
     fs::write(bins.join("tool"), "tool").unwrap();
     quiet("mount -t unionfs none /mnt/bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro");
     assert_eq!(findmnt(&bin, "FSTYPE,SOURCE"), "fuse.unionfs unionfs");
-    let names = |dir: &Path| {
-        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
-    assert_eq!(names(&bin), ["tool"]);
+    assert_eq!(testkit::names(&bin), ["tool"]);
     fs::remove_file(bin.join("tool")).unwrap();
-    assert!(names(&bin).is_empty());
+    assert!(testkit::names(&bin).is_empty());
     assert!(bins.join("tool").exists() && persist.join(".wh.tool").exists());
-    let df = run(Command::new("df").args(["--output=source"]).arg(&bin)).out;
+    let df = testkit::outcome(Command::new("df").args(["--output=source"]).arg(&bin)).out;
     assert_eq!(df.lines().last(), Some("unionfs"));
     unmount(&bin);
 }
@@ -166,7 +141,7 @@ fn branches_may_be_separated_by_commas_and_relative() {
     assert_eq!(findmnt(&at, "SOURCE"), "chroot-session");
     assert!(at.join("base").exists());
     unmount(&at);
-    let outcome = run(line("mount -t unionfs -o dirs=rw:./ro none at").current_dir("/mnt"));
+    let outcome = testkit::outcome(line("mount -t unionfs -o dirs=rw:./ro none at").current_dir("/mnt"));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     fs::write(at.join("x"), "").unwrap();
     assert!(rw.join("x").exists());
@@ -181,7 +156,7 @@ fn special_characters_in_paths_are_escaped() {
         fs::write(ro.join("base"), "").unwrap();
         let escaped = |path: &Path| stack::escape(path.as_os_str().as_encoded_bytes());
         let dirs = format!("noatime,dirs={}=rw:{},cache=0", escaped(&rw), escaped(&ro));
-        let outcome = run(Command::new("mount").args(["-t", "unionfs", "none", "/mnt/at", "-o", &dirs]));
+        let outcome = testkit::outcome(Command::new("mount").args(["-t", "unionfs", "none", "/mnt/at", "-o", &dirs]));
         assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{dirs}");
         assert!(at.join("base").exists());
         fs::write(at.join("new"), "").unwrap();
@@ -329,7 +304,7 @@ fn fake_sloppy_and_verbose_flags_work() {
     refused("mount -f -t unionfs -o dirs=/mnt/rw:/mnt/missing none /mnt/at", 32, "/mnt/missing");
     quiet("mount -s -t unionfs -o dirs=/mnt/rw:/mnt/ro,no_such_option=1,other none /mnt/at");
     unmount(&at);
-    let outcome = run(&mut line("mount -v -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at"));
+    let outcome = testkit::outcome(&mut line("mount -v -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at"));
     assert_eq!(outcome.code, 0);
     assert!(outcome.out.contains("none mounted on /mnt/at"), "{}", outcome.out);
     unmount(&at);
@@ -427,7 +402,7 @@ fn the_server_detaches_from_its_caller_and_unmounts_on_sigterm() {
     let cwd = stage.dir("cwd");
     mount_fs("cwd", &cwd, "tmpfs", MountFlags::empty(), None).unwrap();
     let script = "exec 7</mnt/cwd && cd /mnt/cwd && exec mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at";
-    let outcome = run(Command::new("sh").args(["-c", script]));
+    let outcome = testkit::outcome(Command::new("sh").args(["-c", script]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     quiet("umount /mnt/cwd");
     let pid = server(&at);
@@ -476,9 +451,7 @@ fn the_first_signal_keeps_open_files_usable_and_the_second_exits() {
     let mut open = fs::File::options().create(true).append(true).open(at.join("open")).unwrap();
     let dir = fs::File::open(&at).unwrap();
     quiet(&format!("kill -TERM {pid}"));
-    while is_mounted(&at) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    testkit::until("the union is unmounted", || !is_mounted(&at));
     // Open files stay usable, including operations that need the server.
     open.write_all(b"after the first").unwrap();
     open.sync_all().unwrap();
@@ -505,9 +478,7 @@ fn the_second_signal_keeps_what_was_written_to_mappings() {
     let mut mapping = Mapping::new(&file, 10_000, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).unwrap();
     mapping.write(0, b"first");
     quiet(&format!("kill -TERM {pid}"));
-    while is_mounted(&at) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    testkit::until("the union is unmounted", || !is_mounted(&at));
     mapping.write(5000, b"second");
     quiet(&format!("kill -TERM {pid}"));
     await_end(pid);
@@ -551,11 +522,11 @@ fn stats_and_info_describe_a_mount() {
     let (_, _, at) = stage.union();
     quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,transport=device none /mnt/at");
     fs::read(at.join("base")).unwrap();
-    let stats = run(Command::new(PROGRAM).arg("stats").arg(&at));
+    let stats = testkit::outcome(Command::new(PROGRAM).arg("stats").arg(&at));
     assert_eq!(stats.code, 0);
     assert!(stats.out.lines().any(|l| l.split_whitespace().next() == Some("LOOKUP")), "{}", stats.out);
     assert_eq!(info(&at)["transport"], "device");
-    let elsewhere = run(Command::new(PROGRAM).args(["stats", "/mnt/ro"]));
+    let elsewhere = testkit::outcome(Command::new(PROGRAM).args(["stats", "/mnt/ro"]));
     assert_eq!(elsewhere.code, 32);
     assert!(elsewhere.err.contains("not on a Strata mount"));
     unmount(&at);
@@ -599,7 +570,7 @@ fn an_unprivileged_user_can_mount() {
     for option in ["nosuid", "nodev", "user_id=65534"] {
         assert!(options.split(',').any(|o| o == option), "{option} in {options}");
     }
-    let read = run(&mut line(&format!("{user} cat /mnt/home/at/base")));
+    let read = testkit::outcome(&mut line(&format!("{user} cat /mnt/home/at/base")));
     assert_eq!(read.out, "base\n");
     quiet(&format!("{user} touch /mnt/home/at/new"));
     assert_eq!(fs::metadata(home.join("rw/new")).unwrap().uid(), 65534);
@@ -617,13 +588,13 @@ fn an_unprivileged_user_can_mount() {
     // With copyup=preserve the operation fails instead.
     fs::write(home.join("ro/other"), "other\n").unwrap();
     quiet(&format!("{user} /mnt/mount.unionfs none /mnt/home/at -o dirs=/mnt/home/rw:/mnt/home/ro,copyup=preserve"));
-    let kept = run(&mut line(&format!("{user} mv /mnt/home/at/other /mnt/home/at/moved")));
+    let kept = testkit::outcome(&mut line(&format!("{user} mv /mnt/home/at/other /mnt/home/at/moved")));
     assert!(kept.err.contains("Operation not permitted"), "{}", kept.err);
     assert_eq!(fs::read_to_string(home.join("ro/other")).unwrap(), "other\n");
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
     // More readahead than the kernel's default needs root; the mount succeeds without it.
     let more = "-o dirs=/mnt/home/rw:/mnt/home/ro,readahead=1M";
-    let mounted = run(&mut line(&format!("{user} /mnt/mount.unionfs none /mnt/home/at {more}")));
+    let mounted = testkit::outcome(&mut line(&format!("{user} /mnt/mount.unionfs none /mnt/home/at {more}")));
     assert_eq!(mounted.code, 0, "{}", mounted.err);
     assert!(mounted.err.contains("cannot raise readahead from 131072 to 1048576 bytes"), "{}", mounted.err);
     quiet(&format!("{user} fusermount3 -u /mnt/home/at"));
@@ -655,7 +626,7 @@ fn a_mount_can_be_placed_in_another_mount_namespace() {
     quiet(&format!("/sbin/mount.unionfs none /mnt/at -N {pid} -o dirs=/mnt/rw:/mnt/ro"));
     assert!(!is_mounted(&at));
     quiet(&format!("nsenter -t {pid} -m test -e /mnt/at/base"));
-    let server = run(&mut line(&format!("nsenter -t {pid} -m {PROGRAM} info --json /mnt/at")));
+    let server = testkit::outcome(&mut line(&format!("nsenter -t {pid} -m {PROGRAM} info --json /mnt/at")));
     quiet(&format!("nsenter -t {pid} -m umount /mnt/at"));
     if let Ok(info) = serde_json::from_str::<serde_json::Value>(&server.out) {
         await_end(info["pid"].as_u64().unwrap());

@@ -41,7 +41,7 @@ impl Bed {
 
 #[test]
 fn an_archive_depends_only_on_the_contents() {
-    let bed = Bed::new("same");
+    let bed = Bed::new();
     bed.ok("mkdir -p b/dir/sub b/empty c tmpfs
         echo hi >b/dir/f; ln b/dir/f b/a; ln -s /etc/passwd b/link; mkfifo b/fifo; mknod b/dev c 5 300
         touch b/.wh.gone b/empty/.wh..wh..opq; chown 3000000:4000000 b/dir/sub; chmod 4755 b/dir/f
@@ -66,7 +66,7 @@ fn an_archive_depends_only_on_the_contents() {
 
 #[test]
 fn a_layer_of_gnu_tar_is_a_branch() {
-    let bed = Bed::new("gnu");
+    let bed = Bed::new();
     let out = bed.ok("mkdir -p src/etc src/usr/bin low/etc low/usr/bin low/gone/x layer mnt
         echo new >src/etc/hosts; touch src/.wh.gone src/usr/bin/.wh..wh..opq src/etc/.wh.passwd; echo t >src/usr/bin/tool
         ln src/.wh.gone src/etc/.wh.shadow; ln src/usr/bin/tool src/usr/bin/twin
@@ -88,7 +88,7 @@ fn a_layer_of_gnu_tar_is_a_branch() {
 
 #[test]
 fn an_exported_branch_hides_the_same_files() {
-    let bed = Bed::new("mounted");
+    let bed = Bed::new();
     bed.ok("mkdir -p up low/d low/e/sub low/r new mnt copy
         for f in low/a low/d/b low/e/sub/c low/r/x; do echo $f >$f; done
         $S mount 'unionfs,dirs='$PWD/up=rw:$PWD/low=ro mnt
@@ -109,7 +109,7 @@ fn an_exported_branch_hides_the_same_files() {
 
 #[test]
 fn hostile_archives_reach_nothing_outside() {
-    let bed = Bed::new("hostile");
+    let bed = Bed::new();
     bed.ok("mkdir in outside src; echo keep >outside/file
         ln -s ../outside src/link; tar -C src -cf link.tar link
         rm src/link; mkdir src/link; echo evil >src/link/file; cp link.tar through.tar; tar -C src -rf through.tar link/file
@@ -141,7 +141,7 @@ fn hostile_archives_reach_nothing_outside() {
 
 #[test]
 fn an_ordinary_user_gets_own_files() {
-    let bed = Bed::new("user");
+    let bed = Bed::new();
     bed.ok("cp $S strata; chmod 755 . strata; mkdir -p b/locked/deep mine
         echo x >b/locked/deep/f; chmod 4755 b/locked/deep/f; chmod 500 b/locked/deep b/locked; touch b/.wh.w
         $S export b -o good.tar; mknod b/zz c 1 3; $S export b -o device.tar; head -c 5000 good.tar >short.tar; chmod 644 *.tar");
@@ -165,7 +165,7 @@ fn an_ordinary_user_gets_own_files() {
 
 #[test]
 fn a_branch_in_use_is_refused() {
-    let bed = Bed::new("busy");
+    let bed = Bed::new();
     bed.ok("mkdir src in mnt; echo x >src/f; $S export src -o a.tar");
     bed.fails(
         "$S mount 'unionfs,dirs='$PWD/in=rw:$PWD/src=ro mnt; code=0; $S import a.tar in || code=$?; umount mnt; exit $code",

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use strata_tests::Sandbox;
+use testkit::{Outcome, outcome};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -33,12 +34,6 @@ struct Host {
     sandbox: Sandbox,
     who: Who,
     home: PathBuf,
-}
-
-struct Outcome {
-    code: i32,
-    out: String,
-    err: String,
 }
 
 impl Host {
@@ -109,20 +104,6 @@ impl Host {
         let mut tree = BTreeMap::new();
         describe(&self.home, &self.home, &mut tree);
         tree
-    }
-}
-
-fn outcome(command: &mut Command) -> Outcome {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
-impl Outcome {
-    #[track_caller]
-    fn succeeds(self) -> Self {
-        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
-        self
     }
 }
 
@@ -557,11 +538,9 @@ impl Drop for Terminal {
         use std::io::Write as _;
         // A shell with stopped jobs refuses the first time.
         let _ = self.keys.write_all(b"\nexit\nexit\n");
-        let end = Instant::now() + Duration::from_secs(1);
-        while matches!(self.script.try_wait(), Ok(None)) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
+        if !testkit::holds_within(Duration::from_secs(1), || !matches!(self.script.try_wait(), Ok(None))) {
+            let _ = self.script.kill();
         }
-        let _ = self.script.kill();
         let _ = self.script.wait();
     }
 }
@@ -604,11 +583,13 @@ fn the_terminal_controls_the_command() {
         terminal.type_(&format!("{run} -- bash --norc --noprofile -i\n"));
         terminal.type_("PS1=; echo 'in''side'; sleep 1000\n");
         terminal.await_("inside");
+        // The shell starts the program.
         std::thread::sleep(Duration::from_millis(300));
         terminal.type_("\x1a");
         terminal.await_("Stopped");
         terminal.type_("kill %1; echo 'le''ft'; exit 5\n");
         terminal.await_("left");
+        // The shell ends.
         std::thread::sleep(Duration::from_millis(300));
         terminal.type_("\necho status $?; echo 'out''side'\n");
         terminal.await_("outside");
@@ -734,11 +715,7 @@ fn processes() -> Vec<String> {
 
 /// Waits until no process of a sandbox is left.
 fn await_end() {
-    let patience = Instant::now() + Duration::from_secs(10);
-    while !processes().is_empty() && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert_eq!(processes(), Vec::<String>::new());
+    testkit::until_within(Duration::from_secs(10), "the sandboxes end", || testkit::seen(processes(), Vec::is_empty));
 }
 
 #[test]
@@ -750,6 +727,7 @@ fn a_killed_front_leaves_nothing_but_the_changes() {
         for round in 0..8_u64 {
             let name = format!("--sandbox=k{round}");
             let mut front = host.strata().args([&name, "--keep", "--", "sh", "-c", script]).spawn().unwrap();
+            // The kill comes at different steps.
             std::thread::sleep(Duration::from_millis(40 + round * 70));
             front.kill().unwrap();
             front.wait().unwrap();

@@ -8,34 +8,23 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use strata_tests::Sandbox;
+use strata_tests::process::await_end;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 
-struct Outcome {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(command: &mut Command) -> Outcome {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Outcome { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
 /// Runs `strata`, which must succeed, and returns its output.
 fn strata(words: &[&str]) -> String {
-    let outcome = run(Command::new(PROGRAM).args(words));
+    let outcome = testkit::outcome(Command::new(PROGRAM).args(words));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""), "{words:?}");
     outcome.out
 }
 
 /// Runs `strata`, which must fail with that status, and returns its message of one line.
 fn refused(words: &[&str], code: i32) -> String {
-    let outcome = run(Command::new(PROGRAM).args(words));
+    let outcome = testkit::outcome(Command::new(PROGRAM).args(words));
     assert_eq!(outcome.code, code, "{words:?}: {}", outcome.err);
     assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.err);
     outcome.err
@@ -48,12 +37,9 @@ fn stack(at: &str) -> Value {
 /// Unmounts and waits until the server has exited.
 fn unmount(at: &str) {
     let pid = stack(at)["pid"].as_u64().unwrap();
-    let outcome = run(Command::new("umount").arg(at));
+    let outcome = testkit::outcome(Command::new("umount").arg(at));
     assert_eq!(outcome.code, 0, "{}", outcome.err);
-    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
-    while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    await_end(pid);
 }
 
 /// A sandbox with a directory `/mnt/data`, which has a file, and a mount point `/mnt/at`.
@@ -88,7 +74,7 @@ fn a_stack_description_is_mounted() {
     assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
     fs::write("/mnt/at/new", "new").unwrap();
     assert_eq!(fs::read_to_string("/mnt/data/arj").unwrap(), "new");
-    let shown = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,SOURCE", "/mnt/at"])).out;
+    let shown = testkit::outcome(Command::new("findmnt").args(["-n", "-o", "FSTYPE,SOURCE", "/mnt/at"])).out;
     assert_eq!(shown.trim_end(), "fuse.strata wrapfs / rot13 / /mnt/data");
     // The exit status is that of the command, or that of env(1) if it can't be executed.
     let fails = |command: &[&str], code| refused(&[&["lower", "/mnt/at"], command].concat(), code);
@@ -98,7 +84,7 @@ fn a_stack_description_is_mounted() {
     );
     assert!(fails(&["/mnt/missing"], 127).contains("/mnt/missing: can't be executed: no such file"));
     assert!(fails(&["/etc/passwd"], 126).contains("/etc/passwd: can't be executed: permission denied"));
-    let own = run(Command::new(PROGRAM).args(["lower", "/mnt/at", "sh", "-c", "exit 5"]));
+    let own = testkit::outcome(Command::new(PROGRAM).args(["lower", "/mnt/at", "sh", "-c", "exit 5"]));
     assert_eq!((own.code, own.err.as_str()), (5, ""));
     unmount("/mnt/at");
     drop(sandbox);
@@ -135,7 +121,7 @@ fn a_stack_description_may_exceed_the_kernels_source_length() {
     let words = format!("{}/mnt/data", "wrapfs / ".repeat(31));
     strata(&["mount", &words, "/mnt/at"]);
     assert_eq!(stack("/mnt/at")["layers"].as_array().unwrap().len(), 32);
-    let shown = run(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
+    let shown = testkit::outcome(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
     assert_eq!(shown.trim_end(), &words[..255]);
     unmount("/mnt/at");
 }
@@ -164,7 +150,7 @@ fn fstab_lines_with_stacks_are_mounted() {
                  none /mnt/c strata stack=\"rot13\\040/\\040unionfs,dirs=/mnt/changes=rw:/mnt/data=ro\",nodev 0 0\n\
                  /mnt/data /mnt/at rot13 noatime 0 0\n";
     fs::write(&fstab, lines.replace("\\\\,", "\\,")).unwrap();
-    let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+    let outcome = testkit::outcome(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     assert_eq!(fs::read_to_string("/mnt/a/Hello").unwrap(), "text\n");
     assert_eq!(fs::write("/mnt/a/x", "").unwrap_err().raw_os_error(), Some(30));
@@ -173,18 +159,19 @@ fn fstab_lines_with_stacks_are_mounted() {
     fs::write("/mnt/c/new", "").unwrap();
     assert!(Path::new("/mnt/changes/arj").exists());
     assert_eq!(fs::read_to_string("/mnt/at/Hello").unwrap(), "text\n");
-    let options = run(Command::new("findmnt").args(["-n", "-o", "FSTYPE,OPTIONS", "/mnt/at"])).out;
+    let options = testkit::outcome(Command::new("findmnt").args(["-n", "-o", "FSTYPE,OPTIONS", "/mnt/at"])).out;
     assert!(options.starts_with("fuse.rot13") && options.contains("noatime"), "{options}");
     // The second time, mount(8) detects that all lines are mounted.
-    let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+    let outcome = testkit::outcome(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
-    let outcome = run(Command::new("mount").args(["-o", "remount,ro", "/mnt/at"]));
+    let outcome = testkit::outcome(Command::new("mount").args(["-o", "remount,ro", "/mnt/at"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     // A remount repeats the options of fstab, which is permitted; other options are refused.
-    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/c"]));
+    let outcome = testkit::outcome(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/c"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     assert_eq!(fs::write("/mnt/c/x", "").unwrap_err().raw_os_error(), Some(30));
-    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,cache=7", "/mnt/c"]));
+    let outcome =
+        testkit::outcome(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,cache=7", "/mnt/c"]));
     assert!(
         outcome.code == 1 && outcome.err.contains("option cache: can't be changed by a remount"),
         "{}",
@@ -272,7 +259,7 @@ fn branches_that_are_stacks_in_fstab() {
     fs::write("/mnt/replica/bqq", "").unwrap();
     for _ in 0..2 {
         // The second time, mount(8) detects that all lines are mounted.
-        let outcome = run(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
+        let outcome = testkit::outcome(Command::new("mount").arg("-a").arg("-T").arg(&fstab));
         assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     }
     fs::write("/mnt/a/new", "").unwrap();
@@ -286,7 +273,7 @@ fn branches_that_are_stacks_in_fstab() {
     assert_eq!(places("/mnt/b"), ["/mnt/more", "/mnt/with [brackets]"]);
     assert_eq!(places("/mnt/c"), ["/mnt/replica", "/mnt/[odd]"]);
     // A remount may repeat the options of fstab.
-    let outcome = run(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/a"]));
+    let outcome = testkit::outcome(Command::new("mount").arg("-T").arg(&fstab).args(["-o", "remount,ro", "/mnt/a"]));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     assert_eq!(fs::write("/mnt/a/x", "").unwrap_err().raw_os_error(), Some(30));
     for at in ["/mnt/a", "/mnt/b", "/mnt/c"] {
@@ -301,7 +288,14 @@ fn replicas_are_listed_once() {
     install(&sandbox);
     fs::write(sandbox.dir("other").join("Hello"), "text\n").unwrap();
     let mount = |source: &str, options: &str| {
-        run(Command::new("/sbin/mount.lbfs").args([source, "/mnt/at", "-o", options, "-o", "logfile=/mnt/log"]))
+        testkit::outcome(Command::new("/sbin/mount.lbfs").args([
+            source,
+            "/mnt/at",
+            "-o",
+            options,
+            "-o",
+            "logfile=/mnt/log",
+        ]))
     };
     let both = mount("/mnt/data", "dirs=/mnt/other,policy=hash");
     assert_eq!(
@@ -319,13 +313,14 @@ fn replicas_are_listed_once() {
         assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
         assert_eq!(fs::read_to_string("/mnt/at/Uryyb").unwrap(), "text\n");
         assert_eq!(strata(&["lower", "/mnt/at"]).lines().count(), 2);
-        let source = run(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
+        let source = testkit::outcome(Command::new("findmnt").args(["-n", "-o", "SOURCE", "/mnt/at"])).out;
         assert_eq!(source.trim_end(), "lbfs");
         unmount("/mnt/at");
     }
     // A directory of that name is reached by a path.
     fs::rename("/mnt/data", "/mnt/none").unwrap();
-    let outcome = run(Command::new("/sbin/mount.lbfs").args(["./none:/mnt/other", "/mnt/at"]).current_dir("/mnt"));
+    let outcome =
+        testkit::outcome(Command::new("/sbin/mount.lbfs").args(["./none:/mnt/other", "/mnt/at"]).current_dir("/mnt"));
     assert_eq!((outcome.code, outcome.err.as_str()), (0, ""));
     unmount("/mnt/at");
     drop(sandbox);
@@ -402,7 +397,8 @@ fn errors_are_reported_in_one_line() {
     }
     assert!(wrong("lbfs", 1).contains("as in `lbfs,dirs=/net/a:/net/b`"));
     fs::write("/mnt/upper.so", "").unwrap();
-    let here = run(Command::new(PROGRAM).args(["mount", "upper.so / /mnt/data", "/mnt/at"]).current_dir("/mnt"));
+    let here =
+        testkit::outcome(Command::new(PROGRAM).args(["mount", "upper.so / /mnt/data", "/mnt/at"]).current_dir("/mnt"));
     assert!(here.code == 1 && here.err.ends_with(": did you mean ./upper.so?\n"), "{}", here.err);
     let at_file = refused(&["mount", "/mnt/data", "/mnt/upper.so"], 32);
     assert!(at_file.contains("mount point /mnt/upper.so: not a directory; choose a directory"), "{at_file}");
@@ -521,7 +517,7 @@ fn the_stack_report_has_operations_and_times_of_each_layer() {
     );
     // In a pipe, --watch writes no control characters, and exits when the reader does.
     let watch = format!("{PROGRAM} stack --watch=0.1 /mnt/at | head -n 12");
-    let watched = run(Command::new("sh").args(["-c", &watch]));
+    let watched = testkit::outcome(Command::new("sh").args(["-c", &watch]));
     assert_eq!(watched.out.lines().count(), 12);
     assert!(!watched.out.contains('\x1b') && watched.err.is_empty(), "{}", watched.err);
     unmount("/mnt/at");
@@ -562,7 +558,7 @@ fn the_log_level_can_be_changed_while_mounted() {
     line("rot13: lookup: done in", "; \"first\"");
     line("directory: lookup: done in", "; \"svefg\"");
     line("LOOKUP node 1 \"first\": ENOENT in ", "; uid 0 gid 0 pid ");
-    let outcome = run(Command::new("mkdir").arg("/mnt/at/ünï\nx").uid(65534).gid(65533));
+    let outcome = testkit::outcome(Command::new("mkdir").arg("/mnt/at/ünï\nx").uid(65534).gid(65533));
     assert_eq!(outcome.code, 1);
     line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", "uid 65534 gid 65533 pid ");
     line("LOOKUP node 1 \"ünï\\nx\": ENOENT in ", " (mkdir)");
@@ -575,7 +571,7 @@ fn the_log_level_can_be_changed_while_mounted() {
     // them.
     let program = sandbox.path("strata");
     fs::copy(PROGRAM, &program).unwrap();
-    let as_nobody = |words: &[&str]| run(Command::new(&program).args(words).uid(65534).gid(65534));
+    let as_nobody = |words: &[&str]| testkit::outcome(Command::new(&program).args(words).uid(65534).gid(65534));
     assert_eq!(as_nobody(&["debug", "/mnt/at"]).out, "off\n");
     let outcome = as_nobody(&["debug", "/mnt/at", "trace"]);
     assert!(outcome.code == 1 && outcome.err.contains("only root and the mounting user"), "{}", outcome.err);
@@ -603,7 +599,7 @@ fn the_control_channel_works_as_documented() {
         }
         print join "|", give(1, "server.debug", "debug"), give(1, "server.debug", "loud"), give(1, "no.such", ""),
             give(2, "server.debug", ""), give(1, "bad", "");"#;
-    let outcome = run(Command::new("perl").args(["-e", script]));
+    let outcome = testkit::outcome(Command::new("perl").args(["-e", script]));
     let expected = "{\"level\":\"debug\"}|1: Invalid argument|1: Inappropriate ioctl for device|1: Protocol error|1: Invalid argument";
     assert_eq!((outcome.out.as_str(), outcome.err.as_str()), (expected, ""));
     assert_eq!(strata(&["debug", "/mnt/at"]), "debug\n");
@@ -627,12 +623,12 @@ fn snoopfs_warns_even_without_journal_and_syslog() {
     fs::set_permissions("/mnt/data", std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let log = Path::new("/var/log/snoopfs.log");
     let mount = |options: &[&str]| {
-        run(Command::new(PROGRAM).args(["mount", "wrapfs / snoopfs / /mnt/data", "/mnt/at"]).args(options))
+        testkit::outcome(Command::new(PROGRAM).args(["mount", "wrapfs / snoopfs / /mnt/data", "/mnt/at"]).args(options))
     };
     let mounted = mount(&[]);
     assert_eq!(mounted.code, 0, "{}", mounted.err);
     assert!(mounted.err.contains("warnings are written to /var/log/snoopfs.log"), "{}", mounted.err);
-    assert_eq!(run(Command::new("cat").arg("/mnt/at/closed").uid(1002).gid(1002)).code, 1);
+    assert_eq!(testkit::outcome(Command::new("cat").arg("/mnt/at/closed").uid(1002).gid(1002)).code, 1);
     unmount("/mnt/at");
     let said = fs::read_to_string(log).unwrap();
     assert!(said.contains("permission denied (rwx): path=\"/closed\" uid=1002"), "{said}");

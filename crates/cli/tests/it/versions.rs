@@ -356,10 +356,10 @@ fn the_browser_restores_on_a_terminal() {
 fn directories_are_restored_to_a_tag() {
     let stage = Stage::new();
     stage.shell("mkdir -p d/sub; echo 1 >d/one; echo 2 >d/sub/two");
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    testkit::tick();
     stage.done(&["tag", "good"]);
     assert_eq!(stage.json(&["tags", "--json"])[0]["tag"], "good");
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    testkit::tick();
     stage.shell("echo worse >d/one; rm -r d/sub; echo 3 >d/new");
     let dry = stage.done(&["restore", "-n", "d", "--at", "good", "--delete"]);
     assert!(dry.contains("d/sub/two: would restore") && dry.contains("d/new: would remove"), "{dry}");

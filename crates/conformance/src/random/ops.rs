@@ -1,5 +1,5 @@
-use super::rng::Rng;
 use core::fmt;
+use testkit::Rng;
 use vnode::RenameFlags;
 
 /// Few names, so that operations collide.
@@ -86,7 +86,7 @@ impl Op {
     /// usually do not exist.
     pub fn random(rng: &mut Rng) -> Self {
         let at = Path::random(rng);
-        let slot = rng.below(SLOTS as u64) as usize;
+        let slot = rng.below(SLOTS);
         match rng.below(100) {
             0..=9 => Self::making_file(rng, at, slot),
             10..=19 => Self::Mkdir { at, mode: rng.pick(&MODES) & 0o1777, as_: rng.pick(&CALLERS) },
@@ -110,7 +110,7 @@ impl Op {
                 let (uid, gid) = rng.pick(&OWNERS);
                 Self::Chown { at, uid: (!rng.one_in(3)).then_some(uid), gid: (!rng.one_in(3)).then_some(gid) }
             }
-            83..=84 => Self::Times { at, sec: rng.below(1 << 32) as i64 - 1000, nsec: rng.below(1_000_000_000) as u32 },
+            83..=84 => Self::Times { at, sec: rng.below(1_i64 << 32) - 1000, nsec: rng.below(1_000_000_000) },
             85 => Self::KillSuid { at },
             86..=88 => {
                 Self::Setxattr { at, name: rng.pick(&XATTRS), len: rng.below(100) as usize, byte: rng.below(256) as u8 }
@@ -143,7 +143,7 @@ impl Op {
             8 => Self::AttrSlot { slot },
             9 => Self::Punch { slot, offset, len: 1 + rng.below(9000) },
             _ => {
-                let from = rng.below(SLOTS as u64) as usize;
+                let from = rng.below(SLOTS);
                 Self::Copy { from, from_offset: rng.below(20_000), to: slot, to_offset: offset, len: rng.below(9000) }
             }
         }

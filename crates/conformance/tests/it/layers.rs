@@ -1,12 +1,13 @@
 //! Runs the suite on the layers of this workspace that need no other layer.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::scratch::Scratch;
 use conformance::run_all;
 use hostfs::{HostFs, HostOptions};
 use memfs::{Faults, MemFs, MemOptions};
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
+use testkit::TempDir;
 use vnode::Layer;
 use wrapfs::WrapFs;
 
@@ -34,8 +35,12 @@ fn on_the_host(options: HostOptions, stack: impl Fn(Arc<HostFs>) -> Arc<dyn Laye
         if !place.is_dir() {
             continue;
         }
-        let scratch = Scratch::new(&place);
-        run_all(|| stack(HostFs::open(&scratch.fresh(), options).unwrap()));
+        let scratch = TempDir::within(&place);
+        let count = Cell::new(0);
+        run_all(|| {
+            count.set(count.get() + 1);
+            stack(HostFs::open(&scratch.dir(&count.get().to_string()), options).unwrap())
+        });
     }
 }
 

@@ -3,4 +3,3 @@
 
 mod layers;
 mod random;
-mod scratch;

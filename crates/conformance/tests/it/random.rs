@@ -1,11 +1,11 @@
 //! Random operations on the host and in memory produce the same trees.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use crate::scratch::Scratch;
 use conformance::random::compare;
 use hostfs::{HostFs, HostOptions};
 use memfs::MemFs;
 use std::path::Path;
+use testkit::TempDir;
 use wrapfs::WrapFs;
 
 fn host_like_memory(options: HostOptions) {
@@ -14,9 +14,9 @@ fn host_like_memory(options: HostOptions) {
         if !place.is_dir() {
             continue;
         }
-        let scratch = Scratch::new(&place);
+        let scratch = TempDir::within(&place);
         for seed in testkit::seeds(8) {
-            compare(seed, 3000, &*HostFs::open(&scratch.fresh(), options).unwrap(), &*MemFs::new());
+            compare(seed, 3000, &*HostFs::open(&scratch.dir(&seed.to_string()), options).unwrap(), &*MemFs::new());
         }
     }
 }

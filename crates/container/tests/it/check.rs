@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::untrusted::with_bytes;
-use crate::common::{CX, Growing, Random, contents, lower, open};
+use crate::common::{CX, Growing, contents, lower, open, random_change};
 use container::{BlockCodec, Damage, Report, check};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Errno;
 
 const BLOCK: u64 = 512;
@@ -93,9 +94,9 @@ fn a_crash_leaves_no_damage() {
         let fs = start.fork(&faults);
         let file = open(&codec, &fs).unwrap();
         faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
-        let mut random = Random(at);
+        let mut random = Rng::new(at);
         for _ in 0..10 {
-            let _cut_off = random.change(BLOCK, 9000).apply(&file);
+            let _cut_off = random_change(&mut random, BLOCK, 9000).apply(&file);
         }
         drop(file);
         let fs = fs.recover(&Faults::new());

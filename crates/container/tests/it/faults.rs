@@ -4,10 +4,11 @@
 //! earlier changes are preserved, and the container keeps working.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, Change, Growing, Random, Runs, contents, lower, open};
+use crate::common::{CX, Change, Growing, Runs, contents, lower, open, random_bytes, random_change};
 use container::{BlockCodec, Container};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Errno, OpenFile, Result};
 
 const BLOCK: u64 = 512;
@@ -35,10 +36,10 @@ fn is_mix_of(seen: &[u8], files: &[&[u8]]) -> std::result::Result<(), String> {
 fn prepared(codec: &Arc<dyn BlockCodec>, synced: bool, seed: u64) -> (Arc<MemFs>, Vec<u8>) {
     let fs = MemFs::new();
     let mut bytes = Vec::new();
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let file = open(codec, &fs).unwrap();
     let write = |offset, len, byte| Change::Write { offset, data: vec![byte; len] };
-    let noise = Change::Write { offset: 700, data: random.bytes(4000) };
+    let noise = Change::Write { offset: 700, data: random_bytes(&mut random, 4000) };
     for change in
         [write(0, 40_000, 1), Change::Punch { offset: 9000, len: 3000 }, Change::Sync, noise, write(39_000, 300, 4)]
     {
@@ -53,7 +54,7 @@ fn prepared(codec: &Arc<dyn BlockCodec>, synced: bool, seed: u64) -> (Arc<MemFs>
 }
 
 fn changes() -> Vec<Change> {
-    let mut random = Random(77);
+    let mut random = Rng::new(77);
     let write = |offset, data: Vec<u8>| Change::Write { offset, data };
     let mut changes = vec![
         write(0, vec![7; 512]),
@@ -69,7 +70,7 @@ fn changes() -> Vec<Change> {
         Change::Punch { offset: 100, len: 30_000 },
         Change::Sync,
     ];
-    changes.extend((0..20).map(|_| random.change(BLOCK, 60_000)));
+    changes.extend((0..20).map(|_| random_change(&mut random, BLOCK, 60_000)));
     changes
 }
 
@@ -199,9 +200,9 @@ fn unsynced_bytes_are_lost() {
     for codec in codecs() {
         let fs = MemFs::with(options, &Faults::new());
         let file = open(&codec, &fs).unwrap();
-        let (mut bytes, mut durable, mut random) = (Vec::new(), Vec::new(), Random(5));
+        let (mut bytes, mut durable, mut random) = (Vec::new(), Vec::new(), Rng::new(5));
         for _ in 0..150 {
-            let change = random.change(BLOCK, 60_000);
+            let change = random_change(&mut random, BLOCK, 60_000);
             change.apply(&file).unwrap();
             change.apply_to(&mut bytes);
             if change == Change::Sync {

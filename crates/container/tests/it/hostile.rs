@@ -2,23 +2,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::untrusted::{exercise, fix_checksums, with_bytes};
-use crate::common::{CX, Growing, Random, Runs, lower, open};
+use crate::common::{CX, Growing, Runs, lower, open, random_bytes, random_change};
 use container::BlockCodec;
 use memfs::MemFs;
 use proptest::prelude::*;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Errno;
 
 /// Creates a file of two groups with most kinds of entries.
 fn sample(codec: &Arc<dyn BlockCodec>) -> (Arc<MemFs>, Vec<u8>) {
     let fs = MemFs::new();
     let file = open(codec, &fs).unwrap();
-    let mut random = Random(1);
-    for change in (0..40).map(|_| random.change(512, 40_000)) {
+    let mut random = Rng::new(1);
+    for change in (0..40).map(|_| random_change(&mut random, 512, 40_000)) {
         change.apply(&file).unwrap();
     }
     file.write(&CX, &vec![3; 30_000], 100).unwrap();
-    file.write(&CX, &random.bytes(3000), 10_000).unwrap();
+    file.write(&CX, &random_bytes(&mut random, 3000), 10_000).unwrap();
     let (vnode, file) = lower(&fs);
     let mut bytes = vec![0; vnode.getattr(&CX).unwrap().size as usize];
     file.read(&CX, &mut bytes, 0).unwrap();

@@ -6,11 +6,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
-use crate::common::{CX, Change, Growing, Random, Runs, contents};
+use crate::common::{CX, Change, Growing, Runs, contents, random_change};
 use container::{BlockCodec, Container};
 use memfs::MemFs;
 use std::any::Any;
 use std::sync::{Arc, Mutex};
+use testkit::Rng;
 use vnode::{Cx, OpenFile, Result, Vnode, Whence};
 
 const BLOCK: u64 = 512;
@@ -65,13 +66,13 @@ impl Disk {
     }
 
     /// Returns the content of the disk if the power fails now.
-    fn fail(&self, random: &mut Random) -> Arc<MemFs> {
+    fn fail(&self, random: &mut Rng) -> Arc<MemFs> {
         let mut log = self.log.lock().unwrap();
         self.detect_size_change(&mut log);
         let mut image = log.durable.clone();
         // The number of changes that reach the disk at all, and the share of their sectors.
-        let until = random.below(log.since.len() as u64 + 1) as usize;
-        let share = [0, 1, 5, 9, 10][random.below(5) as usize];
+        let until = random.below(log.since.len() + 1);
+        let share = [0, 1, 5, 9, 10][random.below(5)];
         // The page cache: a sector is written with its content at that time.
         let mut cached = image.clone();
         for done in &log.since[..until] {
@@ -205,7 +206,7 @@ fn check(seen: &[u8], files: &[Vec<u8>], hint: &str) {
 }
 
 fn scenario(codec: &Arc<dyn BlockCodec>, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut disk = Disk::new(&MemFs::new());
     let mut bytes = Vec::new();
     let mut files = vec![bytes.clone()];
@@ -213,7 +214,7 @@ fn scenario(codec: &Arc<dyn BlockCodec>, seed: u64) {
         let mut file = open(codec, &disk, "");
         let mut log = Vec::new();
         for _ in 0..random.below(12) {
-            let change = random.change(BLOCK, 40_000);
+            let change = random_change(&mut random, BLOCK, 40_000);
             let short: String = format!("{change:?}").chars().take(50).collect();
             log.push(short);
             change.apply(&file).unwrap_or_else(|e| panic!("seed {seed}, failure {failure}, {log:?}: {e:?}"));

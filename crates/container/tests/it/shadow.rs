@@ -2,11 +2,12 @@
 //! reopening.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, Change, Growing, Random, Runs, contents, expected_seek, lower, open};
+use crate::common::{CX, Change, Growing, Runs, contents, expected_seek, lower, open, place, random_change};
 use container::{BlockCodec, Container, Probe, plain_size, probe};
 use memfs::MemFs;
 use proptest::prelude::*;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Errno, Whence};
 
 fn codec(which: u8, block: u32) -> Arc<dyn BlockCodec> {
@@ -14,12 +15,12 @@ fn codec(which: u8, block: u32) -> Arc<dyn BlockCodec> {
 }
 
 /// Compares everything that can be queried.
-fn check(file: &Container, bytes: &[u8], block: u64, random: &mut Random) {
+fn check(file: &Container, bytes: &[u8], block: u64, random: &mut Rng) {
     assert_eq!(file.size(), bytes.len() as u64);
     assert!(contents(file).unwrap() == bytes, "the contents differ");
     let end = bytes.len() as u64 + block;
     for _ in 0..4 {
-        let (offset, len) = (random.place(block, end), random.place(block, end) as usize);
+        let (offset, len) = (place(random, block, end), place(random, block, end) as usize);
         let mut out = vec![0xee; len];
         let n = file.read(&CX, &mut out, offset).unwrap();
         let expected = bytes.get(offset as usize..).unwrap_or(&[]);
@@ -35,12 +36,12 @@ fn check(file: &Container, bytes: &[u8], block: u64, random: &mut Random) {
 fn scenario(which: u8, block: u32, groups: u64, steps: u32, seed: u64) {
     let codec = codec(which, block);
     let fs = MemFs::new();
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut file = open(&codec, &fs).unwrap();
     let mut bytes = Vec::new();
     let most = (u64::from(block) * 48 * groups).clamp(1, 2 << 20).max(u64::from(block) * 3);
     for step in 0..steps {
-        let change = random.change(u64::from(block), most);
+        let change = random_change(&mut random, u64::from(block), most);
         change.apply(&file).unwrap();
         change.apply_to(&mut bytes);
         if random.below(8) == 0 {
@@ -75,7 +76,7 @@ proptest! {
 fn around_the_borders() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(512));
     let edges = [0, 1, 511, 512, 513, 1023, 1024, 1025, 512 * 48 - 1, 512 * 48, 512 * 48 + 1, 512 * 96 + 7];
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     for size in edges {
         for place in edges {
             for change in [

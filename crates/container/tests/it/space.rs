@@ -3,11 +3,12 @@
 //! it fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, Growing, Random, Runs, contents, lower, open, reclaim};
+use crate::common::{CX, Growing, Runs, contents, lower, open, reclaim};
 use container::{BlockCodec, Container};
 use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use testkit::Rng;
 use vnode::{Cx, Errno};
 
 const BLOCK: usize = 512;
@@ -41,17 +42,17 @@ fn close(file: &Container) {
 }
 
 /// Returns noise, a run, or zeros.
-fn content(random: &mut Random, len: usize) -> Vec<u8> {
+fn content(random: &mut Rng, len: usize) -> Vec<u8> {
     match random.below(5) {
-        0 => vec![random.next() as u8; len],
+        0 => vec![random.bits() as u8; len],
         1 => vec![0; len],
         2 => {
-            let noise = random.below(len as u64) as usize;
-            let mut bytes: Vec<u8> = (0..noise).map(|_| random.next() as u8).collect();
+            let noise = random.below(len);
+            let mut bytes: Vec<u8> = (0..noise).map(|_| random.bits() as u8).collect();
             bytes.resize(len, 7);
             bytes
         }
-        _ => (0..len).map(|_| random.next() as u8).collect(),
+        _ => (0..len).map(|_| random.bits() as u8).collect(),
     }
 }
 
@@ -62,12 +63,12 @@ fn a_hundred_thousand_random_overwrites() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Growing(BLOCK as u32));
     let fs = MemFs::new();
     let mut file = open(&codec, &fs).unwrap();
-    let mut random = Random(11);
+    let mut random = Rng::new(11);
     let mut bytes = vec![7; BLOCKS as usize * BLOCK];
     file.write(&CX, &bytes, 0).unwrap();
     for step in 1..=100_000u64 {
         let at = random.below(BLOCKS) as usize * BLOCK;
-        let mut data = vec![random.next() as u8 | 1; random.below(BLOCK as u64 + 1) as usize];
+        let mut data = vec![random.bits() as u8 | 1; random.below(BLOCK + 1)];
         data.resize(BLOCK, 0);
         file.write(&CX, &data, at as u64).unwrap();
         bytes[at..at + BLOCK].copy_from_slice(&data);
@@ -101,8 +102,8 @@ fn data_overwritten_with_constants() {
         let codec: Arc<dyn BlockCodec> = if codec == 0 { Arc::new(Runs(block)) } else { Arc::new(Growing(block)) };
         let fs = MemFs::new();
         let file = open(&codec, &fs).unwrap();
-        let mut random = Random(2);
-        let mut bytes: Vec<u8> = (0..3 << 20).map(|_| random.next() as u8).collect();
+        let mut random = Rng::new(2);
+        let mut bytes: Vec<u8> = (0..3 << 20).map(|_| random.bits() as u8).collect();
         file.write(&CX, &bytes, 0).unwrap();
         close(&file);
         // In another session, in pieces that don't match the blocks, from end to start.
@@ -153,8 +154,8 @@ fn punched_holes_and_cuts_return_space() {
 fn many_small_sessions() {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(BLOCK as u32));
     let fs = MemFs::new();
-    let mut random = Random(3);
-    let mut bytes: Vec<u8> = (0..1 << 20).map(|_| random.next() as u8).collect();
+    let mut random = Rng::new(3);
+    let mut bytes: Vec<u8> = (0..1 << 20).map(|_| random.bits() as u8).collect();
     let file = open(&codec, &fs).unwrap();
     file.write(&CX, &bytes, 0).unwrap();
     close(&file);
@@ -181,8 +182,8 @@ fn many_small_sessions() {
 fn loose(synced: bool) -> (Arc<dyn BlockCodec>, Arc<MemFs>, Vec<u8>) {
     let codec: Arc<dyn BlockCodec> = Arc::new(Runs(BLOCK as u32));
     let fs = MemFs::new();
-    let mut random = Random(4);
-    let mut bytes: Vec<u8> = (0..130 * BLOCK).map(|_| random.next() as u8).collect();
+    let mut random = Rng::new(4);
+    let mut bytes: Vec<u8> = (0..130 * BLOCK).map(|_| random.bits() as u8).collect();
     let file = open(&codec, &fs).unwrap();
     file.write(&CX, &bytes, 0).unwrap();
     file.sync(&CX, false).unwrap();
@@ -305,7 +306,7 @@ fn readers_and_writers_during_compaction() {
                 file.compact(&CX).unwrap();
             }
         });
-        let mut random = Random(9);
+        let mut random = Rng::new(9);
         for round in 0..3000u64 {
             let (at, len) = (random.below(300), 1 + random.below(20));
             let len = len.min(300 - at) as usize * BLOCK;

@@ -4,7 +4,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::memory::Memory;
-use crate::common::{ring_is_on, sandbox, temporary_dir};
+use crate::common::{ring_is_on, temporary_dir};
 use fuse::{Filesystem, MountOptions, Session, Transport};
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// In the environment of a server process: what it does, and where.
 const SERVER: &str = "FUSE_TEST_KILLED_SERVER";
@@ -48,9 +48,7 @@ fn server() {
     let memory = Arc::new(memory);
     let (watched, watched_by_main) = (memory.clone(), memory.clone());
     std::thread::spawn(move || {
-        while watched.hanging.load(Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        testkit::until("a request hangs", || watched.hanging.load(Ordering::SeqCst) > 0);
         println!("hanging");
     });
     let options = MountOptions { transport, allow_other: true, ..MountOptions::new(point) };
@@ -59,9 +57,7 @@ fn server() {
     println!("mounted");
     if hang == Hang::Notification {
         let (watched, notifier) = (watched_by_main, session.notifier());
-        while watched.hanging.load(Ordering::SeqCst) == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        testkit::until("a request hangs", || watched.hanging.load(Ordering::SeqCst) > 0);
         println!("notifying");
         // Waits for the lock of the directory, which the kernel holds during the lookup.
         notifier.expire_entry(1, b"slow").unwrap();
@@ -106,13 +102,7 @@ impl Server {
     fn kill(mut self, what: &str, once_dead: impl FnOnce()) {
         let connections = connections(self.child.id());
         self.child.kill().unwrap();
-        let end = Instant::now() + PATIENCE;
-        let mut ended = false;
-        while !ended && Instant::now() < end {
-            ended = self.child.try_wait().unwrap().is_some();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if !ended {
+        if !testkit::holds_within(PATIENCE, || self.child.try_wait().unwrap().is_some()) {
             let waits = stacks(self.child.id());
             abort(&connections);
             let _ended_now = self.child.wait();
@@ -155,7 +145,7 @@ fn abort(connections: &BTreeSet<String>) {
 }
 
 fn on_transports(test: impl Fn(Transport)) {
-    sandbox();
+    testkit::own_mounts();
     for transport in TRANSPORTS {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
@@ -216,7 +206,7 @@ fn while_a_thread_waits_for_the_attributes_of_the_root() {
 /// Over the device only: nothing ends a request of the ring before its connection ends.
 #[test]
 fn while_a_notification_waits() {
-    sandbox();
+    testkit::own_mounts();
     let mut server = Server::start(Hang::Notification, Transport::Device);
     server.await_line("mounted");
     let path = server.point.join("slow");

@@ -4,7 +4,7 @@
 
 use crate::common;
 use crate::common::memory::Memory;
-use crate::common::{Mounted, errno, on_each, pin, ring_is_on, sandbox, until};
+use crate::common::{Mounted, errno, on_each, pin, ring_is_on};
 use fuse::{Errno, MountOptions, Opcode, Session, Transport, flags};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testkit::until;
 
 #[test]
 fn names_are_created_renamed_and_removed() {
@@ -184,7 +185,7 @@ fn an_interrupted_caller_returns() {
 fn with_all_threads_busy_interrupts_arrive_and_queued_requests_are_served() {
     const THREADS: usize = 4;
     const CALLERS: usize = 10;
-    sandbox();
+    testkit::own_mounts();
     for threads in [2, THREADS] {
         let m = Mounted::new(Memory::new(), |options| {
             options.transport = Transport::Device;
@@ -218,7 +219,7 @@ fn with_all_threads_busy_interrupts_arrive_and_queued_requests_are_served() {
 #[test]
 fn slow_requests_do_not_block_fast_ones() {
     const SLOW: usize = 64;
-    sandbox();
+    testkit::own_mounts();
     for transport in [Transport::Ring, Transport::Device] {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
@@ -265,7 +266,7 @@ fn slow_requests_do_not_block_fast_ones() {
 
 #[test]
 fn with_may_hang_no_request_runs_on_a_queue_thread() {
-    sandbox();
+    testkit::own_mounts();
     if !ring_is_on() {
         return;
     }
@@ -282,7 +283,7 @@ fn with_may_hang_no_request_runs_on_a_queue_thread() {
 
 #[test]
 fn backing_files_bypass_the_server() {
-    sandbox();
+    testkit::own_mounts();
     for transport in [Transport::Ring, Transport::Device] {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
@@ -317,7 +318,7 @@ fn backing_files_bypass_the_server() {
 
 #[test]
 fn older_kernels_are_supported() {
-    sandbox();
+    testkit::own_mounts();
     let m = Mounted::new(Memory::new(), |options| options.max_minor = 38);
     let agreed = *m.session.agreed().unwrap();
     assert_eq!(agreed.minor, 38);
@@ -432,7 +433,7 @@ fn removed_files_are_forgotten() {
 
 #[test]
 fn mount_errors_name_the_step_and_reason() {
-    sandbox();
+    testkit::own_mounts();
     let fs = || Arc::new(Memory::new()) as Arc<dyn fuse::Filesystem>;
     let missing = Session::mount(&MountOptions::new("/no/such/place"), fs()).unwrap_err();
     assert!(missing.to_string().contains("/no/such/place"), "{missing}");
@@ -453,7 +454,7 @@ fn mount_errors_name_the_step_and_reason() {
 
 #[test]
 fn mount_options_appear_in_the_mount_table() {
-    sandbox();
+    testkit::own_mounts();
     let m = Mounted::new(Memory::new(), |options| {
         options.source = b"rw=/a:ro=/b c".to_vec();
         options.subtype = "example".to_owned();

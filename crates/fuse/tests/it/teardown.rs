@@ -4,10 +4,11 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::memory::Memory;
-use crate::common::{Mounted, ring_is_on, sandbox, threads, until};
+use crate::common::{Mounted, ring_is_on, threads};
 use fuse::Transport;
 use std::fs;
 use std::sync::atomic::Ordering;
+use testkit::until;
 
 #[derive(Clone, Copy, Debug)]
 enum End {
@@ -18,7 +19,7 @@ enum End {
 
 #[test]
 fn all_threads_end() {
-    sandbox();
+    testkit::own_mounts();
     for transport in [Transport::Ring, Transport::Device] {
         if transport == Transport::Ring && !ring_is_on() {
             continue;

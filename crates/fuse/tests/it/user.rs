@@ -4,8 +4,8 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
+use crate::common::Mounted;
 use crate::common::memory::Memory;
-use crate::common::{Mounted, sandbox};
 use fuse::{Opcode, Transport};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -20,7 +20,7 @@ fn an_unprivileged_user_mounts() {
     if std::env::var_os(ROLE).is_some() {
         return as_user();
     }
-    sandbox();
+    testkit::own_mounts();
     let helper = Command::new("fusermount3").arg("-V").output();
     assert!(helper.is_ok_and(|o| o.status.success()), "fusermount3 is missing: install fuse3");
     // The build directory may be inaccessible to the user.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::{Rng, TempDir};
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, FormatHeader, Journal, Layout, Object, Seal, Sealed};
@@ -123,38 +124,16 @@ fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let layer = mount(&dir);
     let (vnode, file) = open(&*layer);
-    let mut random = u64::from(std::process::id());
+    let mut rng = Rng::new(std::process::id().into());
     println!("ready");
     loop {
-        let mut below = |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
-        let (at, len) = (below(BLOCKS * BLOCK as u64), 1 + below(80 * BLOCK as u64));
-        if below(4) == 0 {
+        let (at, len) = (rng.below(BLOCKS * BLOCK as u64), 1 + rng.below(80 * BLOCK as u64));
+        if rng.below(4) == 0 {
             vnode.setattr(&CX, &SetAttr { size: Some(at), ..SetAttr::default() }, Some(&*file)).unwrap();
         } else {
-            let data = vec![below(256) as u8; len.min(BLOCKS * BLOCK as u64 - at) as usize];
+            let data = vec![rng.below(256) as u8; len.min(BLOCKS * BLOCK as u64 - at) as usize];
             file.write(&CX, &data, at).unwrap();
         }
-    }
-}
-
-/// The directory of the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(kind: &str) -> Self {
-        let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let dir = base.join(format!("{kind}-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -170,6 +149,7 @@ fn kill_one(dir: &Path, time: Duration) -> bool {
         assert_eq!(output.read(&mut byte).unwrap(), 1, "the child ended: {}", seen.escape_ascii());
         seen.push(byte[0]);
     }
+    // The kill comes at different steps.
     std::thread::sleep(time);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -188,11 +168,12 @@ fn a_killed_process_leaves_no_broken_seals() {
 }
 
 fn kill_many(kind: &str) {
-    let dir = Scratch::new(kind);
+    let scratch = TempDir::in_memory();
+    let dir = scratch.dir(kind);
     let (mut rounds, mut in_change) = (0, 0);
     while rounds < 40 || in_change < 5 {
-        in_change += u32::from(kill_one(&dir.0, Duration::from_micros(2000 + rounds * 317 % 4000)));
-        let layer = mount(&dir.0);
+        in_change += u32::from(kill_one(&dir, Duration::from_micros(2000 + rounds * 317 % 4000)));
+        let layer = mount(&dir);
         let (vnode, file) = open(&*layer);
         let size = vnode.getattr(&CX).unwrap().size;
         for number in 0..size.div_ceil(BLOCK as u64) {

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
-use crate::common::{Behaviour, CX, Replicas, quick, until};
+use crate::common::{Behaviour, CX, Replicas, quick};
 use lbfs::{Isolate, LbFs, Options, Policy};
 use memfs::{Count, Dump, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::HashSet;
 use std::sync::Arc;
+use testkit::{seen, until};
 use vnode::{Attr, Errno, Layer, Vnode};
 
 /// Returns a tree that random operations created.
@@ -145,7 +146,7 @@ fn attributes_do_not_depend_on_the_replica() {
             assert_eq!(replica_independent(entry.vnode.getattr(&CX).unwrap()), replica_independent(entry.attr));
         }
         replicas.gates[away].set(Behaviour::Healthy);
-        until("it is back", || common::states(&fs)[away] == "up");
+        until("it is back", || seen(common::states(&fs), |all| all[away] == "up"));
     }
 }
 

@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
-use crate::common::{Behaviour, CX, Replicas, name, quick, read, states, statistics, until, walk};
+use crate::common::{Behaviour, CX, Replicas, name, quick, read, states, statistics, walk};
 use lbfs::{LbFs, MakeError, Options, Policy};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use testkit::{seen, until};
 use vnode::{Call, Cx, Errno, Layer, OpenFlags, Processes, RenameFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 const FILES: usize = 60;
@@ -154,7 +155,7 @@ fn hash_selects_the_same_replica_in_each_mount() {
         assert!(now == *home || *home == 0);
     }
     replicas.gates[0].set(Behaviour::Healthy);
-    until("the replica is back", || states(&first)[0] == "up");
+    until("the replica is back", || seen(states(&first), |all| all[0] == "up"));
     assert_eq!(homes, (0..FILES).map(|i| replica_of(&first, i)).collect::<Vec<_>>());
 }
 
@@ -302,7 +303,7 @@ fn all_replicas_fail_and_recover() {
             assert!(file.read(&CX, &mut [0; 9], 0).is_err(), "{behaviour:?}");
         }
         assert!(began.elapsed() < quick().timeout * 20, "{:?}", began.elapsed());
-        until("both are down", || states(&fs) == ["down"; 2]);
+        until("both are down", || seen(states(&fs), |all| *all == ["down"; 2]));
         let began = Instant::now();
         assert!(walk(&fs, "a/f9").is_err());
         let waited = began.elapsed();
@@ -325,7 +326,7 @@ fn all_replicas_fail_and_recover() {
         assert_eq!(waiting, b"file 9");
         let mut out = [0; 9];
         assert_eq!(file.read(&CX, &mut out, 0), Ok(6), "the file that was open all the time: {behaviour:?}");
-        until("both are back", || states(&fs) == ["up"; 2]);
+        until("both are back", || seen(states(&fs), |all| *all == ["up"; 2]));
         assert_all_readable(&fs);
     }
 }
@@ -367,7 +368,7 @@ fn a_replica_that_is_unreachable_at_first_joins_later() {
         assert_all_readable(&fs);
         assert_ne!(states(&fs)[1], "up");
         replicas.gates[1].set(Behaviour::Healthy);
-        until("it is there", || states(&fs)[1] == "up");
+        until("it is there", || seen(states(&fs), |all| all[1] == "up"));
         assert_all_readable(&fs);
         assert!(counter(&fs, 1, "requests") > 10);
     }
@@ -422,7 +423,7 @@ fn numbers_are_the_same_on_all_replicas_and_over_mounts() {
         })
         .unwrap();
         replicas.gates[away].set(Behaviour::Healthy);
-        until("it is back", || states(&fs)[away] == "up");
+        until("it is back", || seen(states(&fs), |all| all[away] == "up"));
     }
 }
 
@@ -487,7 +488,7 @@ fn listings_continue_on_another_replica() {
         replicas.gates[turn % 2].set(Behaviour::Fails(Errno::NOTCONN));
         replicas.gates[(turn + 1) % 2].set(Behaviour::Healthy);
         turn += 1;
-        until("one is up", || states(&fs)[turn % 2] == "up");
+        until("one is up", || testkit::seen(states(&fs), |all| all[turn % 2] == "up"));
         for i in 0..70 {
             let other = walk(&fs, "b").unwrap().vnode;
             if i % 2 == 0 {

@@ -390,7 +390,7 @@ fn a_long_copy_up_yields_to_a_branch_change() {
 /// The kernel writes to a backing file directly, bypassing the union.
 #[test]
 fn renames_that_copy_a_file_return_ebusy_while_the_kernel_writes_to_its_backing_file() {
-    let scratch = std::env::temp_dir().join(format!("unionfs-changes-{}", std::process::id()));
+    let scratch = testkit::TempDir::new();
     let host = |dir: &str, mode| {
         let path = scratch.join(dir);
         std::fs::create_dir_all(path.join("d")).unwrap();
@@ -417,7 +417,6 @@ fn renames_that_copy_a_file_return_ebusy_while_the_kernel_writes_to_its_backing_
     assert!(new_path.join("d/f").exists());
     assert_eq!(again.read(&CX, &mut [0; 4], 0).unwrap(), 0);
     drop((union, entry, again, reader, to));
-    std::fs::remove_dir_all(scratch).unwrap();
 }
 
 #[test]
@@ -784,7 +783,7 @@ fn only_files_that_cannot_be_copied_are_named() {
 /// The kernel writes to one file directly and reads the other one.
 #[test]
 fn backing_files_and_a_removal_that_copies() {
-    let scratch = std::env::temp_dir().join(format!("unionfs-backing-{}", std::process::id()));
+    let scratch = testkit::TempDir::new();
     let host = |dir: &str, mode| {
         let path = scratch.join(dir);
         std::fs::create_dir_all(&path).unwrap();
@@ -812,7 +811,6 @@ fn backing_files_and_a_removal_that_copies() {
     assert!(find(&*union, "written").is_none());
     assert_eq!(std::fs::read(left_path.join("written")).unwrap(), b"w");
     drop((union, bound, reader));
-    std::fs::remove_dir_all(scratch).unwrap();
 }
 
 /// Makes the union create a metacopy of `big` on `/l`.
@@ -1079,6 +1077,7 @@ fn open_files_survive_replaced_branches() {
         union.change_branches(changes, &COPYUP).unwrap();
         // Files that were open before are written to the new branch.
         last = new;
+        // The threads write meanwhile.
         std::thread::sleep(Duration::from_millis(2));
     }
     stop.store(true, Ordering::Relaxed);

@@ -17,7 +17,6 @@ use crate::common::op_matrix::{Breadth, single_path_ops, two_path_ops};
 use crate::common::path::Path;
 use crate::common::random_ops::OpChooser;
 use crate::common::report::{Report, is_sampled};
-use crate::common::rng::Rng;
 use crate::common::session::{Session, find};
 use crate::common::test_union::Start;
 use crate::common::threads::{self, THREADS, beneath, run_thread};
@@ -28,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use testkit::Rng;
 use unionfs::{Branch, BranchChange, BuildError, ChangePolicy, Delete, Mode, Options, Unionfs};
 use vnode::{Errno, Kind, Layer, Name, OpenFile, OpenFlags, Vnode};
 
@@ -724,6 +724,7 @@ fn threads_survive_visible_branch_changes() {
     // After whole cycles, the set has no branch left over from an earlier one. It could redirect
     // other names to directories that were renamed since: these would be visible twice.
     for set_change in SET_CHANGES.repeat(7) {
+        // The threads use the union meanwhile.
         std::thread::sleep(Duration::from_millis(3));
         // A removed branch can be inserted again in a later round.
         let Some((changes, order)) = set_change.changes(&branches) else { continue };

@@ -8,7 +8,6 @@ use crate::common::op::Op;
 use crate::common::op_matrix::{Breadth, single_path_ops, two_path_ops};
 use crate::common::random_branches::random_config;
 use crate::common::report::{Report, is_sampled};
-use crate::common::rng::Rng;
 use crate::common::test_union::{Start, TestUnion};
 use crate::common::tree::Caller;
 use crate::common::view::{View, Walk, view};
@@ -16,6 +15,7 @@ use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use testkit::Rng;
 use testkit::seeds;
 use unionfs::fsck::{CheckError, Consent, Finding, Inspector, Problem, Severity, check, undo};
 use unionfs::{Branch, Delete, Metacopy, Mode, Options, Unionfs};
@@ -774,7 +774,7 @@ fn any_log_can_be_checked() {
         let mut rng = Rng::new(seed);
         let bed = intact.fork();
         bed.edit(At::U, IDENT, |log| match rng.below(4) {
-            0 => *log = (0..rng.below(3000)).map(|_| rng.next() as u8).collect(),
+            0 => *log = (0..rng.below(3000)).map(|_| rng.bits() as u8).collect(),
             1 => {
                 for _ in 0..1 + rng.below(4) {
                     let at = rng.below(log.len());
@@ -784,7 +784,7 @@ fn any_log_can_be_checked() {
             2 => log.truncate(rng.below(log.len())),
             _ => {
                 let at = 16 + rng.below(log.len() - 16);
-                let noise: Vec<u8> = (0..rng.below(200)).map(|_| rng.next() as u8).collect();
+                let noise: Vec<u8> = (0..rng.below(200)).map(|_| rng.bits() as u8).collect();
                 log.splice(at..at, noise);
             }
         });

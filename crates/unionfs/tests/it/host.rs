@@ -6,53 +6,23 @@ use crate::common::layer_ops::{CX, at, name};
 use hostfs::{HostFs, HostOptions, Watch};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::TempDir;
 use unionfs::{Branch, Metacopy, Mode, Options, Unionfs};
 use vnode::{Errno, Layer as _, OpenFlags, Reports, SetAttr, XattrFlags};
-
-/// A temporary directory that is removed on drop.
-struct Scratch(PathBuf);
-
-static NEXT: AtomicU32 = AtomicU32::new(0);
-
-impl Scratch {
-    fn new() -> Self {
-        Self::new_in(&std::env::temp_dir())
-    }
-
-    fn new_in(parent: &Path) -> Self {
-        let unique = format!("unionfs-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = parent.join(unique);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    fn dir(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn branch(path: &Path, mode: Mode) -> Branch {
     let options = HostOptions { read_only: mode != Mode::ReadWrite, ..HostOptions::default() };
     Branch { layer: HostFs::open(path, options).unwrap(), path: path.to_owned(), mode }
 }
 
-fn branches(scratch: &Scratch) -> Vec<Branch> {
+fn branches(scratch: &TempDir) -> Vec<Branch> {
     vec![branch(&scratch.dir("rw"), Mode::ReadWrite), branch(&scratch.dir("ro"), Mode::ReadOnly)]
 }
 
-fn union(scratch: &Scratch) -> Arc<Unionfs> {
+fn union(scratch: &TempDir) -> Arc<Unionfs> {
     Unionfs::new(branches(scratch), Options::default()).unwrap()
 }
 
@@ -63,11 +33,7 @@ fn run(program: &str, path: &Path) {
 
 /// Waits until the kernel has reported all changes.
 fn settle(source: &Arc<dyn Reports>) {
-    let begun = Instant::now();
-    while !source.are_complete() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "reports never end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testkit::until("all changes are reported", || source.are_complete());
 }
 
 /// With the kernel's reports, nothing is read to verify a directory, and each change is visible to
@@ -76,8 +42,7 @@ fn settle(source: &Arc<dyn Reports>) {
 fn reported_changes_are_visible_to_the_next_operation() {
     const COUNT: usize = 20;
     // Only few programs change this file system, which would make reports.
-    let memory = Path::new("/dev/shm");
-    let scratch = if memory.is_dir() { Scratch::new_in(memory) } else { Scratch::new() };
+    let scratch = TempDir::in_memory();
     let options = HostOptions { watch: Watch::Names, name_cache_ttl: Duration::ZERO, ..HostOptions::default() };
     let layers: Vec<_> = (0..COUNT)
         .map(|n| {
@@ -89,7 +54,7 @@ fn reported_changes_are_visible_to_the_next_operation() {
         .collect();
     let listed = layers.iter().enumerate().map(|(n, layer)| Branch {
         layer: layer.clone(),
-        path: scratch.0.join(format!("b{n}")),
+        path: scratch.join(format!("b{n}")),
         mode: if n == 0 { Mode::ReadWrite } else { Mode::ReadOnly },
     });
     assert!(layers.iter().all(|layer| layer.reports().is_none()), "nothing is reported before the layer is attached");
@@ -99,7 +64,7 @@ fn reported_changes_are_visible_to_the_next_operation() {
         testkit::skip("fanotify can't watch this file system, or not without privileges");
         return;
     };
-    let (dir, part) = (at(&*union, "d"), |n: usize| scratch.0.join(format!("b{n}/d")));
+    let (dir, part) = (at(&*union, "d"), |n: usize| scratch.join(format!("b{n}/d")));
     let has = |file: &str| dir.lookup(&CX, name(file)).unwrap().is_some();
     let list = || {
         let mut names = std::collections::BTreeSet::new();
@@ -135,7 +100,7 @@ fn host_directories_pass_the_conformance_suite() {
     testkit::need_root("it creates objects of other users");
     let mut keep = Vec::new();
     conformance::run_all(|| {
-        let scratch = Scratch::new();
+        let scratch = TempDir::new();
         let union = union(&scratch);
         keep.push(scratch);
         union
@@ -145,7 +110,7 @@ fn host_directories_pass_the_conformance_suite() {
 #[test]
 fn copy_up_preserves_data_attributes_and_symbolic_links() {
     testkit::need_root("it creates objects of other users");
-    let scratch = Scratch::new();
+    let scratch = TempDir::new();
     let ro = scratch.dir("ro");
     fs::create_dir_all(ro.join("a/b")).unwrap();
     fs::write(ro.join("a/b/f"), vec![7; 300_000]).unwrap();
@@ -189,7 +154,7 @@ fn copy_up_preserves_data_attributes_and_symbolic_links() {
 #[test]
 fn an_open_reader_sees_the_copy_and_the_lower_file_is_unchanged() {
     testkit::need_root("it creates objects of other users");
-    let scratch = Scratch::new();
+    let scratch = TempDir::new();
     fs::write(scratch.dir("ro").join("f"), b"old").unwrap();
     let union = union(&scratch);
     let file = at(&*union, "f");
@@ -207,7 +172,7 @@ fn an_open_reader_sees_the_copy_and_the_lower_file_is_unchanged() {
 /// A directory of a branch is replaced out of band while it is in use.
 #[test]
 fn a_replaced_directory_is_another_object() {
-    let scratch = Scratch::new();
+    let scratch = TempDir::new();
     let union = union(&scratch);
     let (dir, other) = (scratch.dir("rw/d"), scratch.dir("rw/e"));
     fs::write(other.join("x"), b"x").unwrap();
@@ -229,13 +194,14 @@ fn a_replaced_directory_is_another_object() {
 /// A directory that loses a part out of band is the same one.
 #[test]
 fn a_directory_that_keeps_a_part_is_the_same_object() {
-    let scratch = Scratch::new();
+    let scratch = TempDir::new();
     let union = union(&scratch);
     let (left, right) = (scratch.dir("rw/d"), scratch.dir("ro/d"));
     fs::write(right.join("x"), b"x").unwrap();
     let dir = at(&*union, "d");
     let number = dir.id();
     fs::remove_dir(&left).unwrap();
+    // Until the cached entries expire.
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(dir.getattr(&CX).unwrap().ino, number);
     assert!(dir.lookup(&CX, name("x")).unwrap().is_some());

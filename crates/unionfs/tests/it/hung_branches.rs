@@ -1,15 +1,18 @@
 //! Branches that hang or are lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::layer_ops::{CX, name};
+use crate::common::layer_ops::{CX, name, names};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::{seen, until};
 use unionfs::{Branch, BranchChange, BuildError, ChangePolicy, Mode, Options, Unionfs};
 use vnode::{Cx, Errno, Layer, Vnode};
+
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 struct TestUnion {
     faults: Vec<Faults>,
@@ -22,7 +25,12 @@ struct TestUnion {
 /// file
 /// `gN`, and a directory `ownN`.
 fn union(modes: &[Mode]) -> TestUnion {
-    union_with(modes, Duration::from_millis(10))
+    union_with(modes, CHECK_INTERVAL)
+}
+
+/// Lets what the union knows of its branches expire.
+fn expire() {
+    thread::sleep(2 * CHECK_INTERVAL);
 }
 
 fn union_with(modes: &[Mode], check_interval: Duration) -> TestUnion {
@@ -45,12 +53,6 @@ fn union_with(modes: &[Mode], check_interval: Duration) -> TestUnion {
     TestUnion { faults, branches, root: union.root(), union }
 }
 
-fn list(dir: &Arc<dyn Vnode>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
-    names
-}
-
 fn find(dir: &Arc<dyn Vnode>, file: &str) -> Option<Arc<dyn Vnode>> {
     dir.lookup(&CX, name(file)).unwrap().map(|entry| entry.vnode)
 }
@@ -59,12 +61,12 @@ fn find(dir: &Arc<dyn Vnode>, file: &str) -> Option<Arc<dyn Vnode>> {
 fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let root = &test.root;
-    let all = list(root);
+    let all = names(root);
     let dir = find(root, "dir").unwrap();
-    assert_eq!(list(&dir).len(), 3);
+    assert_eq!(names(&dir).len(), 3);
     assert!(root.getattr(&CX).is_ok() && dir.getattr(&CX).is_ok());
     test.faults[2].hang();
-    thread::sleep(Duration::from_millis(20));
+    expire();
     // The first ones take a few seconds.
     assert!(root.getattr(&CX).is_ok());
     let begun = Instant::now();
@@ -77,10 +79,10 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
         let again = find(root, "dir").unwrap();
         assert!(Arc::ptr_eq(&again, &dir) && again.getattr(&CX).is_ok());
         assert!(find(&dir, "g1").is_some() && find(&dir, "none").is_none());
-        assert_eq!(list(root), all);
-        assert_eq!(list(&dir).len(), 3);
+        assert_eq!(names(root), all);
+        assert_eq!(names(&dir).len(), 3);
         assert!(root.statfs(&CX).is_ok());
-        thread::sleep(Duration::from_millis(15));
+        thread::sleep(CHECK_INTERVAL + CHECK_INTERVAL / 2);
     }
     root.mknod(&CX, name("new"), 0o100_644, 0).unwrap();
     dir.mknod(&CX, name("new"), 0o100_644, 0).unwrap();
@@ -99,6 +101,7 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
         ];
         // Changes of the same name exclude each other, and are interrupted as well.
         let changes = [(); 2].map(|()| scope.spawn(move || root.mkdir(&cx(), name("f2"), 0o755).map(drop)));
+        // They go on waiting.
         thread::sleep(Duration::from_millis(300));
         assert!(waits.iter().chain(&changes).all(|caller| !caller.is_finished()));
         interrupted.store(true, Ordering::Relaxed);
@@ -108,27 +111,23 @@ fn a_branch_that_hangs_delays_only_requests_that_need_it() {
     });
 
     test.faults[2].resume();
-    let begun = Instant::now();
-    while test.union.branches().branches[2].trouble.is_some() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        thread::sleep(Duration::from_millis(5));
-    }
+    until("the branch is used again", || seen(test.union.branches().branches[2].trouble, Option::is_none));
     assert!(find(root, "f2").is_some() && find(root, "own2").is_some());
     test.branches[2].root().mknod(&CX, name("later"), 0o100_644, 0).unwrap();
-    thread::sleep(Duration::from_millis(20));
-    assert!(find(root, "later").is_some() && list(root).contains("later"));
+    expire();
+    assert!(find(root, "later").is_some() && names(root).contains("later"));
 }
 
 #[test]
 fn a_hung_branch_can_be_removed() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let dir = find(&test.root, "dir").unwrap();
-    assert_eq!(list(&test.root).len(), 7);
+    assert_eq!(names(&test.root).len(), 7);
     test.faults[2].hang();
     let policy = ChangePolicy::default();
     test.union.change_branches(vec![BranchChange::Remove("/2".into())], &policy).unwrap();
     assert!(find(&test.root, "f2").is_none() && find(&test.root, "f1").is_some());
-    assert_eq!(list(&dir).len(), 2);
+    assert_eq!(names(&dir).len(), 2);
     test.faults[2].resume();
 }
 
@@ -137,29 +136,25 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
     for mode in [Mode::ReadOnlySkip, Mode::NfsReadOnlySkip] {
         let test = union(&[Mode::ReadWrite, Mode::ReadOnly, mode]);
         let root = &test.root;
-        let all = list(root);
+        let all = names(root);
         let dir = find(root, "dir").unwrap();
-        assert_eq!(list(&dir).len(), 3);
+        assert_eq!(names(&dir).len(), 3);
         for errno in [Errno::NOTCONN, Errno::STALE, Errno::IO] {
             test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(errno) });
-            thread::sleep(Duration::from_millis(20));
+            expire();
             assert!(find(root, "f2").is_none() && find(root, "own2").is_none() && find(root, "f1").is_some());
             let left: BTreeSet<_> = all.iter().filter(|name| !name.ends_with('2')).cloned().collect();
-            assert_eq!(list(root), left);
+            assert_eq!(names(root), left);
             assert!(root.getattr(&CX).is_ok() && root.statfs(&CX).is_ok());
             let dir = find(root, "dir").unwrap();
-            assert_eq!(list(&dir), ["g0", "g1"].map(str::to_owned).into());
+            assert_eq!(names(&dir), ["g0", "g1"].map(str::to_owned).into());
             assert_eq!(test.union.branches().branches[2].trouble, Some("lost"));
             test.faults[2].disarm();
-            let begun = Instant::now();
-            while find(root, "f2").is_none() {
-                assert!(begun.elapsed() < Duration::from_secs(60));
-                thread::sleep(Duration::from_millis(50));
-            }
+            until("the branch is used again", || find(root, "f2").is_some());
             assert_eq!(test.union.branches().branches[2].trouble, None);
-            thread::sleep(Duration::from_millis(20));
-            assert_eq!(list(root), all);
-            assert_eq!(list(&find(root, "dir").unwrap()).len(), 3);
+            expire();
+            assert_eq!(names(root), all);
+            assert_eq!(names(&find(root, "dir").unwrap()).len(), 3);
         }
         drop(dir);
     }
@@ -169,20 +164,21 @@ fn a_lost_branch_is_skipped_if_its_mode_says_so() {
 fn a_lost_branch_that_is_not_skipped_fails_what_needs_it() {
     let test = union(&[Mode::ReadWrite, Mode::ReadOnly, Mode::NfsReadOnly]);
     let root = &test.root;
-    let all = list(root);
+    let all = names(root);
     let dir = find(root, "dir").unwrap();
-    assert_eq!(list(&dir).len(), 3);
+    assert_eq!(names(&dir).len(), 3);
     test.faults[2].arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(Errno::NOTCONN) });
-    thread::sleep(Duration::from_millis(20));
+    expire();
     assert_eq!(root.lookup(&CX, name("f2")).map(drop), Err(Errno::IO));
     assert_eq!(root.readdir(&CX, 0, &mut |_| true), Err(Errno::IO));
     assert!(find(root, "f1").is_some() && root.getattr(&CX).is_ok());
     assert!(Arc::ptr_eq(&find(root, "dir").unwrap(), &dir) && find(&dir, "g1").is_some());
     assert_eq!(test.union.branches().branches[2].trouble, Some("lost"));
     test.faults[2].disarm();
+    // The branch is tried again after a second.
     thread::sleep(Duration::from_millis(1100));
     assert!(find(root, "f2").is_some());
-    assert_eq!(list(root), all);
+    assert_eq!(names(root), all);
 }
 
 #[test]
@@ -216,7 +212,7 @@ fn slow_branches_are_asked_at_the_same_time() {
     assert!(missing < 3 * delay, "{missing:?}");
     // The times of the parts, their names, and the subdirectory that all have: its name and its
     // opaque marks.
-    let listing = time(&|| assert_eq!(list(&test.root).len(), 17 + 17 + 1));
+    let listing = time(&|| assert_eq!(names(&test.root).len(), 17 + 17 + 1));
     assert!(listing < 9 * delay, "{listing:?}");
     // And its times and names, to count its subdirectories.
     let dir = time(&|| assert!(find(&test.root, "dir").is_some()));

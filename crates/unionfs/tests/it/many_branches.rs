@@ -2,9 +2,8 @@
 //! branches once a directory is known.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::layer_ops::{CX, name};
+use crate::common::layer_ops::{CX, name, names};
 use memfs::{Faults, MemFs, MemOptions, Op};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use unionfs::{Branch, Delete, Mode, Options, Unionfs};
@@ -59,12 +58,6 @@ fn has(dir: &Arc<dyn Vnode>, file: &str) -> bool {
     dir.lookup(&CX, name(file)).unwrap().is_some()
 }
 
-fn list(dir: &Arc<dyn Vnode>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
-    names
-}
-
 impl Many {
     /// Returns the lower operations that `run` makes.
     fn cost(&self, run: impl FnOnce(&Arc<dyn Vnode>)) -> Vec<Op> {
@@ -79,13 +72,13 @@ fn warm_costs_do_not_depend_on_the_number_of_branches() {
     for spread in [Spread::Dist, Spread::Dup] {
         let costs = |count| {
             let union = many(count, 256, spread, true, LONG, Delete::Whiteout);
-            assert_eq!(list(&union.root).len(), 256);
+            assert_eq!(names(&union.root).len(), 256);
             let hit = union.cost(|root| assert!((0..256).all(|n| has(root, &format!("f{n}"))))).len();
             let miss = union.cost(|root| assert!((0..100).all(|n| !has(root, &format!("none{n}"))))).len();
-            let listing = union.cost(|root| assert_eq!(list(root).len(), 256)).len();
+            let listing = union.cost(|root| assert_eq!(names(root).len(), 256)).len();
             let unlink = union.cost(|root| (0..100).for_each(|n| root.unlink(&CX, name(&format!("f{n}"))).unwrap()));
             assert!((0..100).all(|n| !has(&union.root, &format!("f{n}"))));
-            assert_eq!(list(&union.root).len(), 156);
+            assert_eq!(names(&union.root).len(), 156);
             (hit, miss, listing, unlink.len())
         };
         let few = costs(3);
@@ -113,7 +106,7 @@ fn unlink_asks_only_the_branches_that_matter() {
             (Spread::Dup, "f0", vec![Op::Lookup, Op::Lookup, Op::Getattr, Op::Mknod, Op::Unlink]),
         ] {
             let union = many(count, 4, spread, false, LONG, Delete::Whiteout);
-            assert_eq!(list(&union.root).len(), 4);
+            assert_eq!(names(&union.root).len(), 4);
             let cost = union.cost(|root| root.unlink(&CX, name(file)).unwrap());
             assert_eq!(cost, expected, "{count} branches: {file}");
             assert!(!has(&union.root, file));
@@ -136,7 +129,7 @@ fn own_changes_are_visible_at_once() {
         for writable in [true, false] {
             let union = many(16, 64, Spread::Dist, writable, LONG, delete);
             let root = &union.root;
-            assert_eq!(list(root).len(), 64);
+            assert_eq!(names(root).len(), 64);
             make(&**root, "new");
             assert!(has(root, "new"));
             root.rename(&CX, name("new"), root, name("newer"), RenameFlags::default()).unwrap();
@@ -155,7 +148,7 @@ fn own_changes_are_visible_at_once() {
             assert!(has(root, "d"));
             root.rmdir(&CX, name("d")).unwrap();
             assert!(!has(root, "d"));
-            assert_eq!(list(root).len(), 64);
+            assert_eq!(names(root).len(), 64);
         }
     }
 }
@@ -165,7 +158,7 @@ fn out_of_band_changes_are_visible_after_the_interval() {
     let interval = Duration::from_millis(50);
     let union = many(16, 64, Spread::Dist, false, interval, Delete::Whiteout);
     let root = &union.root;
-    assert_eq!(list(root).len(), 64);
+    assert_eq!(names(root).len(), 64);
     for round in 0..3 {
         let (made, removed) = (format!("made{round}"), format!("f{}", 9 + round));
         assert!(!has(root, &made) && has(root, &removed));
@@ -174,9 +167,10 @@ fn out_of_band_changes_are_visible_after_the_interval() {
         make(&*union.branches[3].root(), &format!(".wh.f{}", 20 + round));
         // The index never shows a name that its branch does not have.
         assert!(!has(root, &removed));
+        // The other changes become visible after the interval.
         std::thread::sleep(interval);
         assert!(has(root, &made) && !has(root, &format!("f{}", 20 + round)));
-        assert!(list(root).contains(&made));
+        assert!(names(root).contains(&made));
     }
     // Parts that change no more are read again, and not asked in vain.
     (0..200).for_each(|n| assert!(!has(root, &format!("none{n}"))));
@@ -186,8 +180,8 @@ fn out_of_band_changes_are_visible_after_the_interval() {
 #[test]
 fn without_an_interval_out_of_band_changes_are_visible_at_once() {
     let union = many(16, 64, Spread::Dist, false, Duration::ZERO, Delete::Whiteout);
-    assert_eq!(list(&union.root).len(), 64);
+    assert_eq!(names(&union.root).len(), 64);
     assert!(!has(&union.root, "made"));
     make(&*union.branches[7].root(), "made");
-    assert!(has(&union.root, "made") && list(&union.root).contains("made"));
+    assert!(has(&union.root, "made") && names(&union.root).contains("made"));
 }

@@ -13,13 +13,13 @@ use crate::common::op::Op;
 use crate::common::path::Path;
 use crate::common::random_branches::random_config;
 use crate::common::random_ops::OpChooser;
-use crate::common::rng::Rng;
 use crate::common::session::Session;
 use crate::common::test_union::{Start, TestUnion, check};
 use crate::common::tree::{Caller, Tree};
 use crate::common::view::{Numbers, Times, Walk, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
 use std::time::Duration;
+use testkit::Rng;
 use testkit::seeds;
 use unionfs::{Create, Delete, Order};
 use vnode::Errno;
@@ -170,13 +170,13 @@ fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
                 Step::Crashing(op, 1 + rng.below(12) as u64)
             }
             2 | 3 => {
-                let fault = *rng.pick(&[
+                let fault = rng.pick(&[
                     Fault::Error(Errno::IO),
                     Fault::Errors(Errno::IO),
                     Fault::Errors(Errno::NOSPC),
                     Fault::Error(Errno::NOSPC),
                 ]);
-                let count = *rng.pick(&[Count::All, Count::Changes]);
+                let count = rng.pick(&[Count::All, Count::Changes]);
                 Step::Failing(op, count, 1 + rng.below(15) as u64, fault)
             }
             _ => {

@@ -9,7 +9,6 @@ use crate::common::layer_ops::{CX, create, find, list, mkdir, name, read, write}
 use crate::common::op::Op;
 use crate::common::path::Path;
 use crate::common::random_ops::OpChooser;
-use crate::common::rng::Rng;
 use crate::common::session::Session;
 use crate::common::snapshot_world::{
     BRANCHES, OPEN, OPTIONS, World, assert_contents, branch, dump, snapshot, snapshot_to, strip_own, union_of,
@@ -20,6 +19,7 @@ use crate::common::view::{Numbers, Times, Walk, compare, learn_times, view};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Plan};
 use serde_json::json;
 use std::sync::Arc;
+use testkit::Rng;
 use testkit::seeds;
 use unionfs::{BranchChange, BuildError, ChangePolicy, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
@@ -379,7 +379,7 @@ fn change_branches(
             }
         }
         _ => {
-            let from = rng.pick(dirs).clone();
+            let from = rng.pick(dirs);
             let begun = send(session, &json!({ "do": "drain", "branch": format!("/{from}") })).unwrap();
             let Some(id) = begun.get("id") else { return false };
             let reply = send(session, &json!({ "do": "step", "id": id })).unwrap();

@@ -2,7 +2,7 @@
 //! is known of them is. The branches are in memory, and the test makes the reports.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::layer_ops::{CX, at, name};
+use crate::common::layer_ops::{CX, at, name, names};
 use crate::common::reporting::{Reporting, Source, make};
 use memfs::{Faults, Op};
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ impl Test {
     }
 
     fn list(&self) -> BTreeSet<String> {
-        list(&self.dir)
+        names(&self.dir)
     }
 
     fn has(&self, file: &str) -> bool {
@@ -61,12 +61,6 @@ impl Test {
         run(self);
         self.faults.log()
     }
-}
-
-fn list(dir: &Arc<dyn Vnode>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
-    names
 }
 
 #[test]
@@ -251,20 +245,20 @@ fn new_and_renamed_parts_are_reported() {
         test.branches[branch].upcalls().directory_entry_changed(test.branches[branch].root().id(), name("sub"));
     }
     let sub = root.lookup(&CX, name("sub")).unwrap().unwrap().vnode;
-    assert!(list(&sub).is_empty());
+    assert!(names(&sub).is_empty());
     let new = test.branches[6].root().mkdir(&CX, name("sub"), 0o755).unwrap().vnode;
     test.branches[6].upcalls().directory_entry_changed(test.branches[6].root().id(), name("sub"));
     test.branches[6].make(&new, "in new");
-    assert_eq!(list(&sub).len(), 1);
+    assert_eq!(names(&sub).len(), 1);
     let top = test.branches[4].root();
     top.rename(&CX, name("sub"), &top, name("moved"), RenameFlags::default()).unwrap();
     for entry in ["sub", "moved"] {
         test.branches[4].upcalls().directory_entry_changed(top.id(), name(entry));
     }
     make(&top.lookup(&CX, name("moved")).unwrap().unwrap().vnode, "in moved");
-    assert!(list(&root).contains("moved"));
+    assert!(names(&root).contains("moved"));
     let moved = root.lookup(&CX, name("moved")).unwrap().unwrap().vnode;
-    assert!(list(&moved).contains("in moved") && list(&sub).len() == 1);
+    assert!(names(&moved).contains("in moved") && names(&sub).len() == 1);
 }
 
 /// Changes through the union are not reported, and visible at once.

@@ -4,6 +4,7 @@
 use memfs::MemFs;
 use std::cell::RefCell;
 use std::sync::Arc;
+use testkit::Rng;
 use versionfs::{Options, PolicySource, Storage, VersionFs};
 use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode};
 
@@ -580,19 +581,8 @@ fn the_past_is_a_directory_and_a_mount() {
 }
 
 /// A generator of numbers from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % limit as u64).unwrap()
-    }
-}
-
 /// Does something random. Failures are those of any file system.
-fn random_step(bed: &Bed, random: &mut Random) -> String {
+fn random_step(bed: &Bed, random: &mut Rng) -> String {
     let dirs = ["", "d", "e", "d/e"];
     let files = ["a", "b", "d", "e", "s"];
     let open_dir = |path: &str| -> Option<Arc<dyn Vnode>> {
@@ -645,7 +635,7 @@ fn random_histories_are_shown_as_they_were() {
     for seed in 1..=seeds {
         for storage in STORAGES {
             let bed = Bed::new(storage);
-            let (mut film, mut random) = (Film::default(), Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let (mut film, mut random) = (Film::default(), Rng::new(seed));
             for step in 0..60 {
                 let done = random_step(&bed, &mut random);
                 film.take(&bed, &format!("seed {seed}, step {step}: {done}"));

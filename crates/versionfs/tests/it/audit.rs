@@ -581,11 +581,5 @@ fn the_log_is_bounded_while_it_grows() {
     let lower = MemFs::new();
     let layer = bounded(&lower, "space = \"..2KB\"", Options { background: true, ..options() });
     change(&layer, 20);
-    for _ in 0..1000 {
-        if check_gaps(&layer, "in the background") > 1 {
-            return;
-        }
-        std::thread::sleep(core::time::Duration::from_millis(10));
-    }
-    panic!("nothing was discarded");
+    testkit::until("segments are discarded", || check_gaps(&layer, "in the background") > 1);
 }

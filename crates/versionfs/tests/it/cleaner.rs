@@ -4,6 +4,7 @@
 use crate::common::policies::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Cx, Layer as _, OpenFlags, RenameFlags, SetAttr};
 
 const STORAGES: [&str; 7] = ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"];
@@ -18,8 +19,8 @@ fn random_histories_survive_conversions_and_discards() {
     for seed in 0..40 {
         let mut story = Story::new(seed, b"file");
         let lower = MemFs::new();
-        let mut random = Random(seed + 1000);
-        let mut layer = mount(&lower, &config(STORAGES[random.below(7) as usize], ""));
+        let mut random = Rng::new(seed + 1000);
+        let mut layer = mount(&lower, &config(STORAGES[random.below(7)], ""));
         for _ in 0..40 {
             story.step(&layer, &lower);
             verify(&lower, b"file", &story.expected);
@@ -27,8 +28,8 @@ fn random_histories_survive_conversions_and_discards() {
                 0 => drop(control(&layer, "versionfs.convert").unwrap()),
                 1 => {
                     // Another policy: what is there is converted again, and some versions go.
-                    let storage = STORAGES[random.below(7) as usize];
-                    layer = mount(&lower, &config(storage, limits[random.below(5) as usize]));
+                    let storage = STORAGES[random.below(7)];
+                    layer = mount(&lower, &config(storage, limits[random.below(5)]));
                     let done = control(&layer, "versionfs.clean").unwrap();
                     assert!(done.contains("failed 0"), "{done}");
                 }
@@ -358,10 +359,7 @@ fn the_thread_converts_and_ends() {
     }
     // `;cN~` is a version that is being built: the end of the layer may interrupt that.
     let is_converted = || store_names(&lower).iter().any(|name| name.contains(";c") && !name.ends_with('~'));
-    let begun = std::time::Instant::now();
-    while begun.elapsed().as_secs() < 60 && !is_converted() {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    testkit::until("a version is converted", || if is_converted() { Ok(()) } else { Err(store_names(&lower)) });
     drop(layer);
     assert!(is_converted(), "{:?}", store_names(&lower));
     verify(&lower, b"file", &story.expected);

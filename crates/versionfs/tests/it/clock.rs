@@ -1,11 +1,12 @@
 //! Clocks that jump forward and back, or stand still.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
-use crate::common::policies::{Host, Random, control, cx, index, name};
+use crate::common::policies::{Host, control, cx, index, name};
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use testkit::Rng;
 use versionfs::{Options, PolicySource, VersionFs};
 use vnode::{Layer as _, OpenFlags, Time};
 
@@ -38,7 +39,7 @@ fn the_past_is_in_order_however_the_clock_jumps() {
     static NOW: AtomicI64 = AtomicI64::new(0);
     let clock = || Time { sec: NOW.load(Ordering::Relaxed), nsec: 0 };
     for seed in 0..20 {
-        let mut random = Random(seed + 1);
+        let mut random = Rng::new(seed + 1);
         let start = 1_700_000_000;
         NOW.store(start, Ordering::Relaxed);
         let lower = MemFs::new();
@@ -46,13 +47,13 @@ fn the_past_is_in_order_however_the_clock_jumps() {
         let files = [&b"a"[..], b"b", b"c"];
         for step in 0..40 {
             let now = match random.below(6) {
-                0 => start + i64::try_from(random.below(100)).unwrap() * DAY,
-                1 => start - i64::try_from(random.below(20_000)).unwrap() * DAY,
+                0 => start + random.below(100) * DAY,
+                1 => start - random.below(20_000) * DAY,
                 2 | 3 => NOW.load(Ordering::Relaxed),
                 _ => NOW.load(Ordering::Relaxed) + 1,
             };
             NOW.store(now, Ordering::Relaxed);
-            write(&fs, files[random.below(3) as usize], format!("{step:03}").as_bytes());
+            write(&fs, files[random.below(3)], format!("{step:03}").as_bytes());
         }
         for file in files {
             let index = index(&lower, file);

@@ -1,6 +1,7 @@
 //! Hostile stores, clocks that go backwards, several threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use crate::common::store::read;
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,12 +27,6 @@ fn write(fs: &Arc<VersionFs>, file: &[u8], data: &[u8]) -> vnode::Result<()> {
         None => fs.root().create(&cx(), name(file), 0o644, OpenFlags::RDWR)?.1,
     };
     opened.write(&cx(), data, 0).map(|_| ())
-}
-
-fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
-    let mut data = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
-    versionset::read_full(&cx(), &*vnode.open(&cx(), OpenFlags::RDONLY).unwrap(), &mut data, 0).unwrap();
-    data
 }
 
 fn index(mem: &Arc<MemFs>, file: &[u8]) -> Index {

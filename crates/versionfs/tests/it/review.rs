@@ -1,12 +1,12 @@
 //! Races between data and names, lost records, failed steps, and who gains what by them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use crate::common;
-use crate::common::store::{After, read_all};
+use crate::common::store::{After, read, read_all};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testkit::Rng;
 use versionfs::{Options, Storage, VersionFs};
 use versionset::{Index, LINKS, Letter, STORE};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, RenameFlags, SetAttr, Vnode, XattrFlags};
@@ -29,12 +29,6 @@ fn write(fs: &Arc<VersionFs>, file: &[u8], data: &[u8]) {
         None => fs.root().create(&cx(), name(file), 0o644, OpenFlags::RDWR).unwrap().1,
     };
     assert_eq!(opened.write(&cx(), data, 0).unwrap(), data.len());
-}
-
-fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
-    let mut data = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
-    versionset::read_full(&cx(), &*vnode.open(&cx(), OpenFlags::RDONLY).unwrap(), &mut data, 0).unwrap();
-    data
 }
 
 fn index(mem: &Arc<MemFs>, file: &[u8]) -> Index {
@@ -375,10 +369,10 @@ fn threads_leave_only_versions_that_can_be_read() {
             for thread in 0..3_u64 {
                 let (fs, locked) = (&fs, &names);
                 scope.spawn(move || {
-                    let mut rng = common::Rng::new(seed * 10 + thread);
+                    let mut rng = Rng::xorshift(seed * 10 + thread);
                     for _ in 0..150 {
                         let names = [&b"a"[..], b"b", b"c", b"d"];
-                        let (one, other) = (*rng.pick(&names), *rng.pick(&names));
+                        let (one, other) = (rng.pick(&names), rng.pick(&names));
                         step(fs, locked, &mut rng, one, other);
                     }
                 });
@@ -388,7 +382,7 @@ fn threads_leave_only_versions_that_can_be_read() {
     }
 }
 
-fn step(fs: &Arc<VersionFs>, names: &Mutex<()>, rng: &mut common::Rng, one: &[u8], other: &[u8]) {
+fn step(fs: &Arc<VersionFs>, names: &Mutex<()>, rng: &mut Rng, one: &[u8], other: &[u8]) {
     let root = fs.root();
     let what = rng.below(10);
     let _names = (what < 5).then(|| names.lock().unwrap());
@@ -415,7 +409,7 @@ fn step(fs: &Arc<VersionFs>, names: &Mutex<()>, rng: &mut common::Rng, one: &[u8
             let flags = if rng.chance(30) { OpenFlags::RDWR.with_trunc() } else { OpenFlags::RDWR };
             let Ok(file) = entry.vnode.open(&cx(), flags) else { return };
             for _ in 0..1 + rng.below(3) {
-                let data = vec![u8::try_from(rng.below(250)).unwrap(); 1 + rng.below(6000)];
+                let data = vec![rng.below(250); 1 + rng.below(6000)];
                 let _ = file.write(&cx(), &data, rng.below(9000) as u64);
             }
         }

@@ -1,6 +1,7 @@
 //! Very many versions of one file, and very many names.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use crate::common::store::read;
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use versionfs::{Options, Storage, VersionFs};
@@ -20,12 +21,6 @@ fn name(bytes: &[u8]) -> Name<'_> {
 
 fn get(dir: &Arc<dyn Vnode>, entry: &[u8]) -> Arc<dyn Vnode> {
     dir.lookup(&cx(), name(entry)).unwrap().unwrap().vnode
-}
-
-fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
-    let mut data = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
-    versionset::read_full(&cx(), &*vnode.open(&cx(), OpenFlags::RDONLY).unwrap(), &mut data, 0).unwrap();
-    data
 }
 
 fn index(mem: &Arc<MemFs>) -> Index {
@@ -160,9 +155,9 @@ fn past_directories_are_listed_in_linear_time() {
         for file in &names {
             drop(dir.create(&cx(), name(file), 0o644, OpenFlags::RDWR).unwrap());
         }
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        testkit::tick();
         let Time { sec, nsec } = (Options::default().clock)();
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        testkit::tick();
         names.iter().for_each(|file| dir.unlink(&cx(), name(file)).unwrap());
         let token = dir.control(&cx(), "versionfs.at", format!("{sec}.{nsec:09}").as_bytes()).unwrap();
         let (listed, operations) = list_in_parts(&faults, &get(&dir, token.trim_ascii()));

@@ -2,19 +2,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::untrusted::{FORMATS, correct, exercise, exercise_index, open};
-use crate::common::{CX, Random, content, create, read, version};
+use crate::common::{CX, content, create, edit, read, version};
 use memfs::MemFs;
 use proptest::prelude::*;
+use testkit::Rng;
 use versionset::{Header, Letter, Newer, encode, read_full, write_full};
 use vnode::{Errno, Layer as _};
 
 /// Returns a version file with the bytes of the version and of the newer one. `None` if the random
 /// edit made the version something that the format is not for.
 fn example(letter: Letter, seed: u64) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut old: Vec<u8> = (0..3000).flat_map(|line| format!("line {line}\n").into_bytes()).collect();
     let newer = old.clone();
-    random.edit(&mut old);
+    edit(&mut random, &mut old);
     old.extend_from_slice(b"at least two blocks".repeat(500).as_slice());
     let fs = MemFs::new();
     let file = create(&fs.root(), b"x");

@@ -1,7 +1,7 @@
 //! Versions in the middle are discarded: the others keep their bytes, whenever it is interrupted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, STEM, Set, random_set};
+use crate::common::{CX, STEM, Set, edit, letter, random_set};
 use memfs::{Count, Fault, Faults, Plan};
 use proptest::prelude::*;
 use versionset::{Record, absorb, version_name};
@@ -42,8 +42,8 @@ proptest! {
             // The history goes on, too.
             if random.below(4) == 0 && set.index.next() < 40 {
                 let mut head = set.head.clone();
-                random.edit(&mut head);
-                set.change(random.letter(), &head);
+                edit(&mut random, &mut head);
+                set.change(letter(&mut random), &head);
             }
         }
     }

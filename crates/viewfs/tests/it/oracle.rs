@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::{Kernel, copy, union, views};
-use conformance::random::{Op, Rng, Side, apply_random, compare_trees};
+use conformance::random::{Op, Side, apply_random, compare_trees};
 use memfs::MemFs;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Layer;
 
 /// The views of a test and their twins: unions that are used alone.
@@ -38,12 +39,12 @@ fn run(seed: u64, steps: usize, count: usize, remembered: usize) {
     let Pair { views: layers, twins } = pair(seed, count);
     let (fs, switch) = views(layers);
     let kernel = Kernel::over(fs, remembered);
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::xorshift_star(seed);
     let mut sides: Vec<_> = (0..count).map(|_| Side::new(&*kernel, false)).collect();
     let mut twin_sides: Vec<_> = twins.iter().map(|twin| Side::new(&**twin, false)).collect();
     let mut log = Vec::new();
     for step in 0..steps {
-        let (view, op) = (rng.below(count as u64) as usize, as_root(Op::random(&mut rng)));
+        let (view, op) = (rng.below(count), as_root(Op::random(&mut rng)));
         log.push(format!("{step}: view {view}: {op:?}"));
         switch.set(view);
         let answers = (sides[view].apply(&op), twin_sides[view].apply(&op));

@@ -2,7 +2,7 @@
 //! at every step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::format::{Change, PUNCH, Random, Summed, changes, layer, layout, open, prepared, read_all};
+use crate::common::format::{Change, PUNCH, Summed, changes, layer, layout, open, prepared, read_all};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::collections::HashSet;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
+use testkit::Rng;
 use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, Object};
@@ -28,7 +29,7 @@ fn random_changes_match_a_copy_in_memory() {
         let below = MemFs::new();
         let mut mounted = layer(below.clone(), plain);
         let (mut vnode, mut file) = open(&mounted);
-        let (mut random, mut bytes) = (Random(seed), Vec::new());
+        let (mut random, mut bytes) = (Rng::new(seed), Vec::new());
         let plain = u64::from(plain);
         for step in 0..400 {
             let change = Change::random(&mut random, plain, 20 * plain);

@@ -3,10 +3,10 @@
 
 use crate::common::{Chain, Stretch};
 use conformance::fixture::{ROOT, name, names};
-use conformance::random::Rng;
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use testkit::Rng;
 use vnode::{Cx, Errno, Layer, OpenFlags, RenameFlags, Result, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::{Block, Data, Object, Objects, Op, OpSet, Operations, Reply, State, Verdict};
@@ -190,9 +190,9 @@ fn state_is_freed_once_after_its_last_use() {
         for seed in 0..4 {
             let layer = &layer;
             scope.spawn(move || {
-                let mut rng = Rng::new(seed);
+                let mut rng = Rng::xorshift_star(seed);
                 for _ in 0..4000 {
-                    let at = ["a", "b", "c"][rng.below(3) as usize];
+                    let at = ["a", "b", "c"][rng.below(3)];
                     let vnode = layer.root().lookup(&ROOT, name(at)).unwrap().unwrap().vnode;
                     if rng.one_in(2) {
                         vnode.getattr(&ROOT).unwrap();
@@ -294,18 +294,18 @@ fn paths_follow_changes_through_the_layer() {
 fn paths_resolve_to_their_objects() {
     for seed in 1..=5 {
         let layer = tracing_paths(MemFs::new());
-        let mut rng = Rng::new(seed);
+        let mut rng = Rng::xorshift_star(seed);
         let mut dirs = vec![layer.root()];
         for _ in 0..12 {
-            let parent = Arc::clone(&dirs[rng.below(dirs.len() as u64) as usize]);
+            let parent = Arc::clone(&dirs[rng.below(dirs.len())]);
             let at = format!("d{}", dirs.len());
             dirs.push(parent.mkdir(&ROOT, name(&at), 0o755).unwrap().vnode);
         }
         let mut moved = 0;
         for step in 0..400 {
-            let [from, to] = [0; 2].map(|_| Arc::clone(&dirs[rng.below(dirs.len() as u64) as usize]));
+            let [from, to] = [0; 2].map(|_| Arc::clone(&dirs[rng.below(dirs.len())]));
             let listed = names(&from);
-            let Some(old) = listed.get(rng.below(listed.len().max(1) as u64) as usize) else { continue };
+            let Some(old) = listed.get(rng.below(listed.len().max(1))) else { continue };
             let new = format!("d{}", rng.below(16));
             let flags = RenameFlags { exchange: rng.one_in(4), no_replace: false, whiteout: false };
             let done = from.rename(&ROOT, name(old), &to, name(&new), flags);

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
-use crate::common::format::{Change, PUNCH, Random, changes, open, prepared_with, read_all};
+use crate::common::format::{Change, PUNCH, changes, open, prepared_with, read_all};
 use crate::common::sealed::{HEADER, JOURNAL, SealedSums, layout, read_anew, sealed};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testkit::Rng;
 use vnode::{Errno, Layer, OpenFlags, SetAttr, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::Journal;
@@ -30,7 +31,7 @@ fn random_changes_keep_the_seal() {
     for (seed, plain) in [(1, 10), (2, 100), (3, 1000), (4, 10), (5, 37)] {
         let below = MemFs::new();
         let mut mounted = sealed(below.clone(), plain);
-        let (mut random, mut bytes) = (Random(seed), Vec::new());
+        let (mut random, mut bytes) = (Rng::new(seed), Vec::new());
         for round in 0..400 {
             let most = plain * [20, 3, 300][round / 50 % 3];
             let change = Change::random(&mut random, plain, most);

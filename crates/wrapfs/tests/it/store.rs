@@ -221,6 +221,7 @@ fn an_out_of_band_change_of_state_is_noticed() {
     overwrite(&lower, STATE, &[b'S', b'=', old, !old]);
     assert_eq!(names(&root).len(), 2, "all names decode to something");
     rename(&lower, &encoded(b"d", new), &lower, &encoded(b"d", old)).unwrap();
+    // The state is read again after a second.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     assert!(root.lookup(&ROOT, name("d")).unwrap().is_some());
 }

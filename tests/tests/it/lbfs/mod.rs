@@ -9,7 +9,6 @@ mod remote;
 use remote::Remote;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use strata_tests::oracle::population::{build, population};
 use strata_tests::tree::{self, Times};
-use strata_tests::{Mounted, Rng, Sandbox, Transport, long, on_both_transports, process};
+use strata_tests::{Mounted, Rng, Sandbox, Transport, long, on_both_transports, process, unmount_soon};
+use testkit::{seen, until_within};
 
 /// A mount of lbfs.
 struct LbfsMount {
@@ -73,16 +73,9 @@ impl LbfsMount {
     }
 
     fn wait_for(&self, states: &[&str]) {
-        let patience = Instant::now() + Duration::from_secs(30);
-        while self.states() != states {
-            assert!(
-                Instant::now() < patience,
-                "timed out waiting for {states:?}: {}\n{}",
-                self.statistics(),
-                self.log_text()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until_within(Duration::from_secs(30), &format!("the states {states:?}"), || {
+            if self.states() == states { Ok(()) } else { Err((self.statistics(), self.log_text())) }
+        });
     }
 
     fn log_text(&self) -> String {
@@ -91,11 +84,7 @@ impl LbfsMount {
 
     fn unmount(&mut self) {
         self.up = false;
-        let patience = Instant::now() + Duration::from_secs(10);
-        while let Err(errno) = unmount(&self.dir, UnmountFlags::NOFOLLOW) {
-            assert!(errno == Errno::BUSY && Instant::now() < patience, "umount: {errno}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        unmount_soon(&self.dir);
     }
 }
 
@@ -194,11 +183,10 @@ impl Readers {
 
     /// Waits until `more` reads have completed.
     fn progress(&self, more: u64) {
-        let (before, patience) = (self.done.load(Ordering::Relaxed), Instant::now() + Duration::from_secs(20));
-        while self.done.load(Ordering::Relaxed) < before + more {
-            assert!(Instant::now() < patience, "the readers hang");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let before = self.done.load(Ordering::Relaxed);
+        until_within(Duration::from_secs(20), "the readers go on", || {
+            seen(self.done.load(Ordering::Relaxed), |done| *done >= before + more)
+        });
     }
 }
 
@@ -285,11 +273,7 @@ fn unmount_while_a_replica_hangs(transport: Transport) {
     drop(held);
     mount.unmount();
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    let patience = Instant::now() + PATIENCE;
-    while !mount.log_text().contains("unmounted") {
-        assert!(Instant::now() < patience, "the server still runs: {}", mount.log_text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_within(PATIENCE, "the server ends", || seen(mount.log_text(), |text| text.contains("unmounted")));
     remotes[0].resume();
     drop(remotes);
 }

@@ -8,8 +8,9 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use strata_tests::{Sandbox, process};
+use testkit::until_within;
 
 /// A replica on a server.
 pub(crate) struct Remote {
@@ -62,16 +63,10 @@ impl Remote {
             self.port
         );
         let from = format!("root@127.0.0.1:{}", self.tree.display());
-        let patience = Instant::now() + Duration::from_secs(20);
-        loop {
+        until_within(Duration::from_secs(20), "sshfs is mounted, once the server listens", || {
             let output = process::try_run(Command::new("sshfs").arg("-o").arg(&options).arg(&from).arg(&self.dir));
-            if output.status.success() {
-                return;
-            }
-            // The server is not listening yet.
-            assert!(Instant::now() < patience, "sshfs: {}\n{}", output.text, self.log_text());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            if output.status.success() { Ok(()) } else { Err((output.text, self.log_text())) }
+        });
     }
 
     fn log_text(&self) -> String {
@@ -112,7 +107,7 @@ impl Remote {
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
         let there = || rustix::fs::statfs(&self.dir).is_ok_and(|figures| figures.f_type as u64 & 0xffff_ffff == FUSE);
-        wait_while(there, &self.dir);
+        until_within(Duration::from_secs(10), "the mount ends without its server", || !there());
     }
 
     /// Kills sshfs and leaves a dead mount.
@@ -130,7 +125,7 @@ impl Remote {
         let found: Vec<i32> = all.filter(is_ours).collect();
         assert_eq!(found.len(), 1, "sshfs on {}: {found:?}", self.dir.display());
         kill_process(Pid::from_raw(found[0]).unwrap(), Signal::KILL).unwrap();
-        wait_while(|| fs::metadata(&self.dir).is_ok(), &self.dir);
+        until_within(Duration::from_secs(10), "the mount ends without its server", || fs::metadata(&self.dir).is_err());
     }
 
     /// Unmounts a dead mount, if it still exists.
@@ -152,14 +147,6 @@ impl Drop for Remote {
 
 /// The type of a FUSE file system (`f_type` of statfs(2)).
 const FUSE: u64 = 0x6573_5546;
-
-fn wait_while(there: impl Fn() -> bool, dir: &Path) {
-    let patience = Instant::now() + Duration::from_secs(10);
-    while there() {
-        assert!(Instant::now() < patience, "{} is still mounted without its server", dir.display());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn children(pid: i32) -> Vec<i32> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

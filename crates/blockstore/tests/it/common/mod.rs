@@ -7,6 +7,7 @@ use blockstore::{BlockSizes, BlockStore, Options, RecipeId};
 use memfs::MemFs;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Cx, Layer, Result};
 
 pub(crate) const CX: Cx<'static> = Cx::internal(0, 0);
@@ -77,38 +78,21 @@ pub(crate) fn collect(store: &BlockStore, budget: u64) -> Result<()> {
     panic!("the garbage collection does not end");
 }
 
-/// A deterministic source of random numbers (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
+/// Returns text that compresses, mostly short.
+pub(crate) fn content(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(5) {
+        0 => 0,
+        1 | 2 => rng.below(700),
+        3 => rng.below(3000),
+        _ => rng.below(9000),
+    };
+    (0..len).map(|_| b'a' + (rng.bits() % 23) as u8).collect()
+}
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Returns text that compresses, mostly short.
-    pub(crate) fn content(&mut self) -> Vec<u8> {
-        let len = match self.below(5) {
-            0 => 0,
-            1 | 2 => self.below(700),
-            3 => self.below(3000),
-            _ => self.below(9000),
-        };
-        (0..len).map(|_| b'a' + (self.next() % 23) as u8).collect()
-    }
-
-    /// Changes content in one place.
-    pub(crate) fn edit(&mut self, bytes: &mut Vec<u8>) {
-        let at = self.below(bytes.len() as u64 + 1) as usize;
-        let cut = (self.below(40) as usize).min(bytes.len() - at);
-        let new: Vec<u8> = (0..self.below(40)).map(|_| self.next() as u8).collect();
-        bytes.splice(at..at + cut, new);
-    }
+/// Changes content in one place.
+pub(crate) fn edit(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    let at = rng.below(bytes.len() + 1);
+    let cut = (rng.below(40) as usize).min(bytes.len() - at);
+    let new: Vec<u8> = (0..rng.below(40)).map(|_| rng.bits() as u8).collect();
+    bytes.splice(at..at + cut, new);
 }

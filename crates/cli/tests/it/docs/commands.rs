@@ -18,7 +18,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_strata");
 const SANDBOX: &str = include_str!("sandbox.sh");
@@ -136,19 +136,12 @@ pub(crate) fn run(top: &Path, page: &str) {
     let steps = steps(page, &text);
     let work = Work::new(page);
     work.write(&steps, top);
-    let limit = Instant::now() + LIMIT;
     let mut sandbox = work.start(top);
-    let status = loop {
-        if let Some(status) = sandbox.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > limit {
-            // The PID namespace ends with this process.
-            sandbox.kill().unwrap();
-            break sandbox.wait().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    if !testkit::holds_within(LIMIT, || sandbox.try_wait().unwrap().is_some()) {
+        // The PID namespace ends with this process.
+        sandbox.kill().unwrap();
+    }
+    let status = sandbox.wait().unwrap();
     let begun = |step: usize| work.output(step).exists();
     if !status.success() || !work.dir.join("out/end").exists() {
         let last = (0..steps.len()).rev().find(|&step| begun(step));

@@ -6,6 +6,7 @@ pub(crate) mod untrusted;
 use container::{BlockAt, BlockCodec, Container};
 use memfs::MemFs;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, Vnode, Whence};
 
 pub(crate) const CX: Cx<'static> = Cx::internal(0, 0);
@@ -176,64 +177,45 @@ impl Change {
     }
 }
 
-/// A random number generator without dependencies; the tests print its seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+/// Returns an offset, mostly near a block boundary.
+pub(crate) fn place(rng: &mut Rng, block: u64, end: u64) -> u64 {
+    match rng.below(4) {
+        0 => rng.below(end + 1),
+        1 => rng.below(end / block + 1) * block,
+        _ => (rng.below(end / block + 1) * block + rng.below(5)).saturating_sub(2).min(end),
     }
+}
 
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    /// Returns an offset, mostly near a block boundary.
-    pub(crate) fn place(&mut self, block: u64, end: u64) -> u64 {
-        match self.below(4) {
-            0 => self.below(end + 1),
-            1 => self.below(end / block + 1) * block,
-            _ => (self.below(end / block + 1) * block + self.below(5)).saturating_sub(2).min(end),
-        }
-    }
-
-    /// Returns noise, a run, zeros, or a run followed by zeros.
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        match self.below(4) {
-            0 => (0..len).map(|_| self.next() as u8).collect(),
-            1 => vec![self.next() as u8; len],
-            2 => vec![0; len],
-            _ => {
-                let data = self.below(len as u64 + 1) as usize;
-                let mut bytes = vec![self.next() as u8; data];
-                bytes.resize(len, 0);
-                bytes
-            }
-        }
-    }
-
-    /// Returns a random change to a file of at most `most` bytes.
-    pub(crate) fn change(&mut self, block: u64, most: u64) -> Change {
-        match self.below(13) {
-            12 => Change::Compact(1 + self.below(5)),
-            0 => Change::Truncate(self.place(block, most)),
-            1 => Change::Truncate(0),
-            2 | 3 => Change::Punch { offset: self.place(block, most), len: 1 + self.place(block, most / 2) },
-            4 => Change::Sync,
-            _ => {
-                let offset = self.place(block, most - 1);
-                let len = 1 + self.place(block, (most - offset - 1).min(4 * block));
-                Change::Write { offset, data: self.bytes(len as usize) }
-            }
+/// Returns noise, a run, zeros, or a run followed by zeros.
+pub(crate) fn random_bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
+    match rng.below(4) {
+        0 => (0..len).map(|_| rng.bits() as u8).collect(),
+        1 => vec![rng.bits() as u8; len],
+        2 => vec![0; len],
+        _ => {
+            let data = rng.below(len + 1);
+            let mut bytes = vec![rng.bits() as u8; data];
+            bytes.resize(len, 0);
+            bytes
         }
     }
 }
 
+/// Returns a random change to a file of at most `most` bytes.
+pub(crate) fn random_change(rng: &mut Rng, block: u64, most: u64) -> Change {
+    match rng.below(13) {
+        12 => Change::Compact(1 + rng.below(5)),
+        0 => Change::Truncate(place(rng, block, most)),
+        1 => Change::Truncate(0),
+        2 | 3 => Change::Punch { offset: place(rng, block, most), len: 1 + place(rng, block, most / 2) },
+        4 => Change::Sync,
+        _ => {
+            let offset = place(rng, block, most - 1);
+            let len = 1 + place(rng, block, (most - offset - 1).min(4 * block));
+            Change::Write { offset, data: random_bytes(rng, len as usize) }
+        }
+    }
+}
 /// Returns the expected result of a seek in these bytes, with block granularity.
 pub(crate) fn expected_seek(bytes: &[u8], block: usize, offset: u64, whence: Whence) -> Result<u64> {
     if offset >= bytes.len() as u64 {

@@ -1,9 +1,10 @@
 //! Untrusted lower files.
 
-use super::{CX, Random, lower, open};
+use super::{CX, lower, open, random_bytes, random_change};
 use container::{BlockCodec, plain_size};
 use memfs::MemFs;
 use std::sync::Arc;
+use testkit::Rng;
 use vnode::Whence;
 
 /// Creates a lower file with these bytes.
@@ -18,10 +19,10 @@ pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
     let fs = with_bytes(bytes);
     let _ = plain_size(&CX, &*lower(&fs).1);
     let Ok(file) = open(codec, &fs) else { return };
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut out = vec![0; 100_000];
     for _ in 0..12 {
-        let offset = if random.below(2) == 0 { random.below(80_000) } else { random.next() >> random.below(60) };
+        let offset = if random.below(2) == 0 { random.below(80_000) } else { random.bits() >> random.below(60) };
         if let Ok(n) = file.read(&CX, &mut out, offset) {
             assert_eq!(n as u64, file.size().saturating_sub(offset).min(out.len() as u64));
         }
@@ -31,14 +32,14 @@ pub(crate) fn exercise(codec: &Arc<dyn BlockCodec>, bytes: &[u8], seed: u64) {
             }
         }
         // A successful write must be readable.
-        let data = random.bytes(700);
+        let data = random_bytes(&mut random, 700);
         let offset = random.below(50_000);
         if file.write(&CX, &data, offset) == Ok(data.len()) {
             let mut seen = vec![0; data.len()];
             assert_eq!(file.read(&CX, &mut seen, offset), Ok(data.len()));
             assert!(seen == data);
         }
-        let _ = random.change(512, 50_000).apply(&file);
+        let _ = random_change(&mut random, 512, 50_000).apply(&file);
     }
     let _ = file.close(&CX);
 }

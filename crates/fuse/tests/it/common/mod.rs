@@ -10,7 +10,7 @@ use memory::Memory;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Simulated kernels: with ring, device only, and Linux 6.1 (protocol 7.38).
 pub const KERNELS: [(Transport, u32); 3] = [(Transport::Ring, 45), (Transport::Device, 45), (Transport::Auto, 38)];
@@ -20,18 +20,6 @@ pub struct Mounted {
     pub session: Arc<Session>,
     pub fs: Arc<Memory>,
     pub path: PathBuf,
-}
-
-/// Moves the calling thread into a new, private mount namespace.
-pub fn sandbox() {
-    testkit::need_root("it mounts");
-    // SAFETY: affects only the mount namespace and the working directory of this thread.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
-    rustix::mount::mount_change(
-        "/",
-        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
-    )
-    .unwrap();
 }
 
 /// Creates an empty directory.
@@ -71,7 +59,7 @@ impl Drop for Mounted {
 
 /// Runs `test` on each of [`KERNELS`] that this system supports.
 pub fn on_each(test: impl Fn(&dyn Fn(Memory) -> Mounted)) {
-    sandbox();
+    testkit::own_mounts();
     for (transport, minor) in KERNELS {
         if transport == Transport::Ring && !ring_is_on() {
             continue;
@@ -97,27 +85,12 @@ pub fn ring_is_on() -> bool {
 /// Aborts the connection after a while: a test that hangs on its own mount could not be killed.
 fn watch(session: Weak<Session>) {
     std::thread::spawn(move || {
-        let end = Instant::now() + Duration::from_secs(100);
-        while Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(200));
-            if session.strong_count() == 0 {
-                return;
-            }
-        }
-        if let Some(session) = session.upgrade() {
+        let ends = testkit::holds_within(Duration::from_secs(100), || session.strong_count() == 0);
+        if !ends && let Some(session) = session.upgrade() {
             eprintln!("the test hangs; counters: {}", session.counters().to_json());
             let _gone = session.abort();
         }
     });
-}
-
-/// Waits until `condition` holds.
-pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Pins the calling thread to one CPU.

@@ -6,7 +6,7 @@ use memfs::{Faults, MemFs};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vnode::{
     Attr, Command, Cx, DirEntry, Entry, Errno, IoctlReply, Kind, Layer, Name, NameSink, OpenFile, OpenFlags,
     Properties, RenameFlags, Result, SetAttr, StatFs, Upcalls, Vnode, Whence, XattrFlags,
@@ -347,15 +347,6 @@ pub fn quick() -> Options {
 
 pub fn name(bytes: &str) -> Name<'_> {
     Name::new(bytes.as_bytes()).unwrap()
-}
-
-/// Waits until a condition is true.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Returns the reply to `lbfs.replicas`.

@@ -1,5 +1,6 @@
 //! Shorthands for operations on a layer by path, as the server. Unexpected errors panic.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use vnode::{Attr, Cx, DirEntry, Errno, Layer, Name, OpenFlags, SetAttr, Vnode};
 
@@ -74,5 +75,12 @@ pub fn list(layer: &dyn Layer, path: &str) -> Vec<String> {
     };
     at(layer, path).readdir(&CX, 0, &mut sink).unwrap();
     names.sort();
+    names
+}
+
+/// Returns the names in a directory.
+pub fn names(dir: &Arc<dyn Vnode>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    dir.readdir(&CX, 0, &mut |entry| names.insert(entry.name.to_string())).unwrap();
     names
 }

@@ -14,7 +14,6 @@ pub mod random_branches;
 pub mod random_ops;
 pub mod report;
 pub mod reporting;
-pub mod rng;
 pub mod session;
 pub mod snapshot_world;
 pub mod test_union;

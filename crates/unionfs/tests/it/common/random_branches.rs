@@ -2,8 +2,8 @@
 
 use super::config::{Access, BranchBuilder, Config, branch_tree, try_merge};
 use super::op::Op;
-use super::rng::Rng;
 use std::collections::BTreeSet;
+use testkit::Rng;
 use vnode::Kind;
 
 /// Names of entries, chosen from those that the random operations use.
@@ -47,8 +47,8 @@ pub fn random_config(seed: u64) -> Config {
 fn skeleton(rng: &mut Rng) -> Vec<String> {
     let mut dirs = vec![String::new()];
     for _ in 0..3 + rng.below(8) {
-        let parent = rng.pick(&dirs).clone();
-        let name = *rng.pick(&NAMES);
+        let parent = rng.pick(&dirs);
+        let name = rng.pick(&NAMES);
         let dir = join(&parent, name);
         if dir.matches('/').count() < 4 && !dirs.contains(&dir) {
             dirs.push(dir);
@@ -90,7 +90,7 @@ impl<'r> RandomBranchBuilder<'r> {
 
     fn build(mut self, skeleton: &[String]) -> RandomBranch {
         // Some branches get nearly all directories, some almost none.
-        let share = *self.rng.pick(&[1, 2, 2, 3, 5]);
+        let share = self.rng.pick(&[1, 2, 2, 3, 5]);
         for dir in skeleton {
             let parent = dir.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
             if self.branch.dirs.contains(&parent) && self.rng.one_in(share) {
@@ -104,7 +104,7 @@ impl<'r> RandomBranchBuilder<'r> {
     }
 
     fn directory(&mut self, dir: &str) {
-        let mode = *self.rng.pick(&[0o755, 0o755, 0o700, 0o2775]);
+        let mode = self.rng.pick(&[0o755, 0o755, 0o700, 0o2775]);
         self.with(dir, |builder| builder.dir(dir, mode));
         self.branch.dirs.push(dir.to_owned());
         if self.rng.one_in(4) {
@@ -124,8 +124,8 @@ impl<'r> RandomBranchBuilder<'r> {
 
     /// Adds a file, a whiteout, or a directory that is not in the skeleton.
     fn random_entry(&mut self) {
-        let dir = self.rng.pick(&self.branch.dirs).clone();
-        let name = *self.rng.pick(&NAMES);
+        let dir = self.rng.pick(&self.branch.dirs);
+        let name = self.rng.pick(&NAMES);
         let path = join(&dir, name);
         if self.rng.one_in(4) {
             self.mark(&join(&dir, &format!(".wh.{name}")));
@@ -158,7 +158,7 @@ impl RandomBranch {
         let mut taken = self.taken.clone();
         for file in &self.files {
             if rng.one_in(3) {
-                let (dir, name) = (rng.pick(&self.dirs).clone(), *rng.pick(&NAMES));
+                let (dir, name) = (rng.pick(&self.dirs), rng.pick(&NAMES));
                 let to = join(&dir, name);
                 if taken.insert(to.clone()) {
                     links.push(Op::Link { from: file.as_str().into(), to: to.as_str().into() });

@@ -2,8 +2,8 @@
 
 use super::op::{Fill, Op, SLOTS};
 use super::path::Path;
-use super::rng::Rng;
 use super::tree::Tree;
+use testkit::Rng;
 use vnode::{Kind, RenameFlags, Time, XattrFlags};
 
 const NAMES: [&str; 10] = ["a", "b", "both", "dir", "f", "h1", "n1", "n2", "sub", "x"];
@@ -26,7 +26,7 @@ impl OpChooser<'_> {
             .filter(|(path, id)| self.beneath.contains(path) && want(tree.node(*id).kind))
             .map(|(path, _)| path)
             .collect();
-        if all.is_empty() { None } else { Some(self.rng.pick(&all).clone()) }
+        if all.is_empty() { None } else { Some(self.rng.pick(&all)) }
     }
 
     fn dir(&mut self, tree: &Tree) -> Path {
@@ -69,16 +69,16 @@ impl OpChooser<'_> {
 
     fn fill(&mut self) -> Fill {
         let len = if self.rng.one_in(8) { 20_000 } else { 1 + self.rng.below(300) };
-        Fill { seed: self.rng.next() as u8, len }
+        Fill { seed: self.rng.bits() as u8, len }
     }
 
     fn offset(&mut self) -> u64 {
-        let most = *self.rng.pick(&[200, 12_000]);
+        let most = self.rng.pick(&[200, 12_000]);
         self.rng.below(most) as u64
     }
 
     fn mode(&mut self) -> u32 {
-        *self.rng.pick(&[0o644, 0o600, 0o755, 0o700, 0o444, 0o1777, 0o666])
+        self.rng.pick(&[0o644, 0o600, 0o755, 0o700, 0o444, 0o1777, 0o666])
     }
 
     fn xattr(&mut self) -> &'static [u8] {
@@ -106,7 +106,7 @@ impl OpChooser<'_> {
             19 => Op::Append { path: self.file(tree), fill: self.fill() },
             20 => Op::OpenTrunc { path: self.file(tree) },
             21 => {
-                let mode = *self.rng.pick(&[0, 1, 3]);
+                let mode = self.rng.pick(&[0, 1, 3]);
                 Op::Fallocate { path: self.file(tree), mode, offset: self.offset(), len: 1 + self.offset() }
             }
             22 => Op::CopyRange { from: self.file(tree), to: self.file(tree) },
@@ -116,7 +116,7 @@ impl OpChooser<'_> {
     }
 
     fn mknod(&mut self, tree: &Tree) -> Op {
-        let kind = *self.rng.pick(&[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::Regular]);
+        let kind = self.rng.pick(&[Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::Regular]);
         let rdev = if kind == Kind::CharDevice { 0x105 } else { 0 };
         Op::Mknod { path: self.new_path(tree), mode: kind.mode_bits() | self.mode(), rdev }
     }
@@ -137,7 +137,7 @@ impl OpChooser<'_> {
                 gid: self.rng.below(5) as u32,
             },
             _ => {
-                let mtime = Time { sec: self.rng.below(1 << 31) as i64, nsec: self.rng.below(1_000_000_000) as u32 };
+                let mtime = Time { sec: self.rng.below(1_i64 << 31), nsec: self.rng.below(1_000_000_000) };
                 Op::Utimes { path: self.existing_path(tree), mtime }
             }
         }
@@ -157,7 +157,7 @@ impl OpChooser<'_> {
         let slot = self.rng.below(SLOTS);
         match self.rng.below(9) {
             0..=2 => {
-                let flags = *self.rng.pick(&[0, 0, 1, 2, 2, 2 | 0o2000, 2 | 0o1000]);
+                let flags = self.rng.pick(&[0, 0, 1, 2, 2, 2 | 0o2000, 2 | 0o1000]);
                 Op::Open { slot, path: self.file(tree), flags }
             }
             3 => Op::Tmpfile { slot, dir: self.dir(tree), mode: self.mode() },

@@ -4,12 +4,12 @@
 use super::op::Op;
 use super::path::Path;
 use super::random_ops::OpChooser;
-use super::rng::Rng;
 use super::session::Session;
 use super::tree::{Caller, Tree};
 use super::view::View;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Rng;
 use vnode::{Errno, Layer};
 
 /// Number of threads.

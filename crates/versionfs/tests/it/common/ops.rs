@@ -1,7 +1,7 @@
 //! Random operations.
 
-use super::Rng;
 use super::history::{Mode, Model};
+use testkit::Rng;
 use vnode::Kind;
 
 /// A name in a directory, by the directory's number.
@@ -79,7 +79,7 @@ fn name(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn any_path(model: &Model, rng: &mut Rng) -> Path {
-    (*rng.pick(&model.dirs()), name(rng))
+    (rng.pick(&model.dirs()), name(rng))
 }
 
 /// Returns a name that exists, if possible one of this type.
@@ -92,13 +92,13 @@ fn path_of(model: &Model, rng: &mut Rng, is_dir: bool) -> Path {
             }
         }
     }
-    if all.is_empty() || rng.chance(3) { any_path(model, rng) } else { rng.pick(&all).clone() }
+    if all.is_empty() || rng.chance(3) { any_path(model, rng) } else { rng.pick(&all) }
 }
 
 fn target(model: &Model, rng: &mut Rng) -> Target {
     let slots: Vec<_> = model.opens.keys().copied().collect();
     if !slots.is_empty() && rng.chance(30) {
-        Target::Slot(*rng.pick(&slots))
+        Target::Slot(rng.pick(&slots))
     } else {
         Target::Path(path_of(model, rng, false))
     }
@@ -110,7 +110,7 @@ fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
 }
 
 fn offset(rng: &mut Rng) -> u64 {
-    *rng.pick(&SIZES) as u64
+    rng.pick(&SIZES) as u64
 }
 
 /// Returns the next operation.
@@ -120,18 +120,18 @@ pub fn next(model: &Model, rng: &mut Rng) -> Op {
         return on_open(model, rng, &slots);
     }
     match rng.below(100) {
-        0..=13 => Op::Create(any_path(model, rng), *rng.pick(&[1, 2, 2, 2 | 0o2000])),
-        14 | 15 => Op::Tmpfile(*rng.pick(&model.dirs())),
+        0..=13 => Op::Create(any_path(model, rng), rng.pick(&[1, 2, 2, 2 | 0o2000])),
+        14 | 15 => Op::Tmpfile(rng.pick(&model.dirs())),
         16..=20 => Op::Mkdir(any_path(model, rng)),
         21 | 22 => Op::Symlink(any_path(model, rng), b"to".to_vec()),
         23 => Op::Mkfifo(any_path(model, rng)),
         24..=44 => {
             let flags = [0, 1, 2, 2, 1 | 0o1000, 2 | 0o1000, 2 | 0o1000, 1 | 0o2000, 2 | 0o2000];
-            Op::Open(target(model, rng), *rng.pick(&flags))
+            Op::Open(target(model, rng), rng.pick(&flags))
         }
         45..=48 => Op::Truncate(target(model, rng), offset(rng)),
-        49..=53 => Op::Chmod(target(model, rng), *rng.pick(&[0o644, 0o600, 0o4755])),
-        54..=56 => Op::Chown(target(model, rng), *rng.pick(&[0, 1000, 1001]), *rng.pick(&[0, 100])),
+        49..=53 => Op::Chmod(target(model, rng), rng.pick(&[0o644, 0o600, 0o4755])),
+        54..=56 => Op::Chown(target(model, rng), rng.pick(&[0, 1000, 1001]), rng.pick(&[0, 100])),
         57 => Op::Touch(target(model, rng)),
         58..=61 => {
             let value = rng.below(3).to_string().into_bytes();
@@ -153,13 +153,13 @@ pub fn next(model: &Model, rng: &mut Rng) -> Op {
 }
 
 fn on_open(model: &Model, rng: &mut Rng, slots: &[usize]) -> Op {
-    let slot = *rng.pick(slots);
+    let slot = rng.pick(slots);
     let writers: Vec<_> = slots.iter().copied().filter(|slot| model.opens[slot].mode != Mode::Reads).collect();
-    let writer = if writers.is_empty() || rng.chance(3) { slot } else { *rng.pick(&writers) };
+    let writer = if writers.is_empty() || rng.chance(3) { slot } else { rng.pick(&writers) };
     let node = model.node(model.opens[&writer].ino);
     match rng.below(100) {
         0..=27 => {
-            let len = *rng.pick(&SIZES);
+            let len = rng.pick(&SIZES);
             Op::Write(writer, offset(rng), bytes(rng, len))
         }
         28..=41 => {
@@ -178,7 +178,7 @@ fn on_open(model: &Model, rng: &mut Rng, slots: &[usize]) -> Op {
         48..=67 => Op::Close(slot),
         68..=71 => Op::Fsync(writer),
         72..=77 => Op::Truncate(Target::Slot(writer), if rng.chance(40) { 0 } else { offset(rng) }),
-        78..=87 => Op::Fallocate(writer, *rng.pick(&[0, 1, 3, 3, 0x10, 0x11, 0x08]), offset(rng), offset(rng)),
+        78..=87 => Op::Fallocate(writer, rng.pick(&[0, 1, 3, 3, 0x10, 0x11, 0x08]), offset(rng), offset(rng)),
         88..=94 => Op::Copy(writer, offset(rng), slot, offset(rng), offset(rng)),
         _ => Op::Reflink(writer, slot),
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use testkit::Rng;
 use versionfs::{Options, PolicyHost, PolicySource, VersionFs};
 use versionpolicy::{AdminConfig, External, UserConfig};
 use versionset::{
@@ -195,32 +196,22 @@ pub(crate) fn verify(lower: &Arc<MemFs>, file: &[u8], expected: &Expected) -> us
     index.versions.len()
 }
 
-/// Random numbers that are the same for each seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// A file that changes at random, and what its versions must be.
 pub(crate) struct Story {
-    pub(crate) random: Random,
+    pub(crate) random: Rng,
     pub(crate) file: &'static [u8],
     pub(crate) expected: Expected,
 }
 
 impl Story {
     pub(crate) fn new(seed: u64, file: &'static [u8]) -> Self {
-        Self { random: Random(seed), file, expected: Expected::new() }
+        Self { random: Rng::new(seed), file, expected: Expected::new() }
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         let text = self.random.below(2) == 0;
         let line = self.random.below(1000);
-        let byte = |at: u64, random: &mut Random| {
+        let byte = |at: u64, random: &mut Rng| {
             if text { format!("line {line} {at}\n").into_bytes()[(at % 8) as usize] } else { random.below(256) as u8 }
         };
         (0..len).map(|at| byte(at, &mut self.random)).collect()
@@ -247,7 +238,7 @@ impl Story {
                 entry.vnode.setattr(&cx(), &set, None).unwrap();
             }
             2 => {
-                let mode = Some(0o600 + u32::try_from(self.random.below(64)).unwrap());
+                let mode = Some(0o600 + self.random.below(64));
                 entry.vnode.setattr(&cx(), &vnode::SetAttr { mode, ..vnode::SetAttr::default() }, None).unwrap();
             }
             3 => {

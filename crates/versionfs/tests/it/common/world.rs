@@ -3,11 +3,12 @@
 use super::history::{Attrs, Key, Mode, Model, Ver};
 use super::ops::{self, Op, Path, Target};
 use super::store::{self, After, Found};
-use super::{Rng, clock, set_clock};
+use super::{clock, set_clock};
 use core::sync::atomic::AtomicBool;
 use memfs::{Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use testkit::Rng;
 use versionfs::{Options, VersionFs};
 use versionset::{Cause, Letter, STORE};
 use vnode::{
@@ -78,7 +79,17 @@ impl World {
         let fs = VersionFs::new(mem.clone(), options);
         let model = Model::new(options, mem.root().id());
         let (handles, log) = (BTreeMap::new(), Vec::new());
-        Self { mem, fs, model, handles, rng: Rng::new(seed), log, unchanged: Unchanged::default(), options, slots: 0 }
+        Self {
+            mem,
+            fs,
+            model,
+            handles,
+            rng: Rng::xorshift(seed),
+            log,
+            unchanged: Unchanged::default(),
+            options,
+            slots: 0,
+        }
     }
 
     fn dir(&self, cx: &Cx<'_>, dir: u64) -> Result<Arc<dyn Vnode>> {
@@ -118,7 +129,7 @@ impl World {
     pub fn next(&mut self) -> Op {
         let mut rng = self.rng.clone();
         let op = ops::next(&self.model, &mut rng);
-        self.model.user = *rng.pick(&[0, 1000, 1001]);
+        self.model.user = rng.pick(&[0, 1000, 1001]);
         self.rng = rng;
         self.snapshot();
         self.log.push(format!("{} user {}: {}", self.log.len(), self.model.user, op.shown()));

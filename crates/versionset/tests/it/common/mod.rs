@@ -6,6 +6,7 @@ pub(crate) mod untrusted;
 use memfs::{Faults, MemFs, MemOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use testkit::Rng;
 use versionset::{
     Cause, Content, Flags, Head, Header, Index, Letter, Members, Newer, Plain, Record, Source, StoreFiles, Version,
     Who, encode, open_version, version_name, write_full,
@@ -139,72 +140,61 @@ pub(crate) fn write(
     write(dir, number, Letter::Full, old, newer.content)
 }
 
-/// A pseudo-random generator, so that a history is a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
-    }
-
-    /// Changes bytes as programs do: in place, inserted, removed, moved, cut, appended.
-    pub(crate) fn edit(&mut self, bytes: &mut Vec<u8>) {
-        let (at, len) = (self.below(bytes.len() + 1), self.below(9000));
-        let end = (at + len).min(bytes.len());
-        match self.below(7) {
-            0 => self.fill(&mut bytes[at..end]),
-            1 => {
-                let mut new = vec![0; len];
-                self.fill(&mut new);
-                bytes.splice(at..at, new);
-            }
-            2 => drop(bytes.drain(at..end)),
-            3 => {
-                let moved: Vec<_> = bytes.drain(at..end).collect();
-                let to = self.below(bytes.len() + 1);
-                bytes.splice(to..to, moved);
-            }
-            4 => bytes.truncate(at),
-            5 => {
-                let start = bytes.len();
-                bytes.resize(start + len, b'\n');
-                self.fill(&mut bytes[start..]);
-            }
-            _ => bytes.splice(at..at, *b"one line\n").for_each(drop),
+/// Changes bytes as programs do: in place, inserted, removed, moved, cut, appended.
+pub(crate) fn edit(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    let (at, len) = (rng.below(bytes.len() + 1), rng.below(9000));
+    let end = (at + len).min(bytes.len());
+    match rng.below(7) {
+        0 => fill(rng, &mut bytes[at..end]),
+        1 => {
+            let mut new = vec![0; len];
+            fill(rng, &mut new);
+            bytes.splice(at..at, new);
         }
-    }
-
-    /// Half of it text, half of it anything.
-    fn fill(&mut self, bytes: &mut [u8]) {
-        let text = self.below(2) == 0;
-        for byte in bytes {
-            *byte = if text { b"abc def\n"[self.below(8)] } else { u8::try_from(self.below(256)).unwrap() };
+        2 => drop(bytes.drain(at..end)),
+        3 => {
+            let moved: Vec<_> = bytes.drain(at..end).collect();
+            let to = rng.below(bytes.len() + 1);
+            bytes.splice(to..to, moved);
         }
-    }
-
-    pub(crate) fn letter(&mut self) -> Letter {
-        LETTERS[self.below(LETTERS.len())]
+        4 => bytes.truncate(at),
+        5 => {
+            let start = bytes.len();
+            bytes.resize(start + len, b'\n');
+            fill(rng, &mut bytes[start..]);
+        }
+        _ => bytes.splice(at..at, *b"one line\n").for_each(drop),
     }
 }
 
+/// Half of it text, half of it anything.
+fn fill(rng: &mut Rng, bytes: &mut [u8]) {
+    let text = rng.below(2) == 0;
+    for byte in bytes {
+        *byte = if text { b"abc def\n"[rng.below(8)] } else { rng.bits() as u8 };
+    }
+}
+
+pub(crate) fn letter(rng: &mut Rng) -> Letter {
+    rng.pick(&LETTERS)
+}
 /// The letters of versions with content.
 pub(crate) const LETTERS: [Letter; 6] =
     [Letter::Full, Letter::Compressed, Letter::Sparse, Letter::SparseCompressed, Letter::Delta, Letter::Text];
 
 /// Makes a set with a random history.
-pub(crate) fn random_set(seed: u64, count: usize) -> (Set, Random) {
-    let mut random = Random(seed);
+pub(crate) fn random_set(seed: u64, count: usize) -> (Set, Rng) {
+    let mut random = Rng::new(seed);
     let mut bytes = Vec::new();
     for _ in 0..random.below(12) {
-        random.edit(&mut bytes);
+        edit(&mut random, &mut bytes);
     }
     let mut set = Set::new(&bytes);
     for _ in 0..count {
         if random.below(8) > 0 {
-            random.edit(&mut bytes);
+            edit(&mut random, &mut bytes);
         }
-        set.change(random.letter(), &bytes);
+        set.change(letter(&mut random), &bytes);
     }
     (set, random)
 }

@@ -4,6 +4,7 @@ use conformance::fixture::{ROOT, name};
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use testkit::Rng;
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, Layout, Object};
 use wrapfs::vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Vnode};
@@ -83,15 +84,6 @@ pub(crate) fn read_all(vnode: &dyn Vnode, file: &dyn OpenFile) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end.max(1)
-    }
-}
-
 /// A change, and its effect on bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
@@ -103,8 +95,8 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    pub(crate) fn random(random: &mut Random, plain: u64, most: u64) -> Self {
-        let place = |random: &mut Random| match random.below(3) {
+    pub(crate) fn random(random: &mut Rng, plain: u64, most: u64) -> Self {
+        let place = |random: &mut Rng| match random.below(3) {
             0 => random.below(most),
             1 => random.below(most / plain) * plain,
             _ => (random.below(most / plain) * plain + random.below(5)).saturating_sub(2),
@@ -202,7 +194,7 @@ pub(crate) fn changes(plain: u64) -> Vec<Change> {
         Change::Truncate(30 * plain + 5),
         Change::Allocate(0, 20 * plain, 50),
     ];
-    let mut random = Random(8);
+    let mut random = Rng::new(8);
     changes.extend((0..12).map(|_| Change::random(&mut random, plain, 20 * plain)));
     changes
 }
