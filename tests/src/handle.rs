@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -84,7 +85,22 @@ impl Handle {
     }
 }
 
-/// Makes the kernel forget unused dentries and inodes, of all file systems.
+/// Makes the kernel forget unused dentries, and the inodes of FUSE, of the file systems in the
+/// sandbox: each is remounted with the options it has. `/proc/sys/vm/drop_caches` would do it for
+/// those of the tests beside this one, too.
+///
+/// # Panics
+///
+/// If a file system can't be remounted, or is not reachable.
 pub fn drop_caches() {
-    std::fs::write("/proc/sys/vm/drop_caches", "2").expect("dropping caches takes root");
+    let root = Path::new(crate::sandbox::ROOT);
+    let mounts = crate::watchdog::mounts_below(root);
+    // The sandbox hides what was mounted before it.
+    let oldest = mounts.iter().rposition(|mount| mount.dir == root).expect("a sandbox");
+    // Those on top first: they use what is below.
+    for mount in mounts[oldest..].iter().rev() {
+        let remounted = fspick(CWD, &mount.dir, FsPickFlags::FSPICK_CLOEXEC)
+            .and_then(|context| fsconfig_reconfigure(context.as_fd()));
+        remounted.unwrap_or_else(|error| panic!("remounting {}: {error}", mount.dir.display()));
+    }
 }

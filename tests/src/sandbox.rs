@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Mount point of the sandbox. Only the test's threads and their child processes see it.
-const ROOT: &str = "/mnt";
+pub(crate) const ROOT: &str = "/mnt";
 
 /// Allows one sandbox at a time per process: some tests count requests, and the machine may be
 /// small.

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use strata_tests::handle::drop_caches;
 use strata_tests::mapping::Mapping;
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
 
@@ -247,7 +248,7 @@ fn forgotten_nodes_return_to_the_original(transport: Transport) {
             .unwrap();
         assert_eq!(read_at_start(&reader)[1..], first[1..]);
         drop(reader);
-        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        drop_caches();
         assert!(fs::read(fixture.at(0)).unwrap().starts_with(format!("{round}").as_bytes()));
     }
     let ino = fs::metadata(fixture.at(0)).unwrap().ino();
