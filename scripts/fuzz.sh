@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs fuzz targets for FUZZ_SECONDS seconds each (60). Needs cargo-fuzz and a nightly toolchain;
-# without them, `make test` checks the same properties with random input (proptest).
+# Runs fuzz targets for FUZZ_SECONDS seconds each (60). Installs cargo-fuzz; needs a nightly toolchain
+# of Rust. `make test` checks the same properties with random input (proptest).
 #
 #   scripts/fuzz.sh                        every target
 #   scripts/fuzz.sh crates/fuse:request    this one
@@ -24,8 +24,10 @@ fi
 mapfile -t all < <(targets)
 (($#)) || set -- "${all[@]}"
 (($#)) || die "no fuzz targets in this tree"
-as_builder cargo fuzz --version >/dev/null 2>&1 ||
-	die "cargo-fuzz is missing: run cargo install cargo-fuzz and rustup toolchain install nightly"
+as_builder cargo +nightly --version >/dev/null 2>&1 ||
+	die "fuzz.sh: cargo-fuzz needs a nightly toolchain: run rustup toolchain install nightly"
+PATH=$(scripts/tools.sh cargo-fuzz):$PATH
+export PATH
 seconds=${FUZZ_SECONDS:-60}
 for wanted; do
 	[[ " ${all[*]} " == *" $wanted "* ]] || die "fuzz.sh: $wanted: no such target; scripts/fuzz.sh --list prints them"

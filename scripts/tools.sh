@@ -19,6 +19,7 @@ all=(
 	"pjdfstest 0.2.2 - fast"
 	"cargo-deny 0.18.9 - quick"
 	"cargo-machete 0.9.1 - quick"
+	"cargo-fuzz 0.13.1 - quick"
 )
 
 install_tool() { # NAME VERSION FEATURES BUILD
