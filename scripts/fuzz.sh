@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs fuzz targets for FUZZ_SECONDS seconds each (60). Installs cargo-fuzz; needs a nightly toolchain
-# of Rust. `make test` checks the same properties with random input (proptest).
+# Runs fuzz targets for FUZZ_SECONDS seconds each (60). Installs cargo-fuzz, and needs a nightly
+# toolchain of Rust. `make test` checks the same properties with random input (proptest).
 #
 #   scripts/fuzz.sh                        every target
 #   scripts/fuzz.sh crates/fuse:request    this one
