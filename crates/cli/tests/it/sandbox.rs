@@ -320,7 +320,7 @@ try umount umount -l /mnt/home
 try umount-proc umount -l /proc/sys
 try kill kill -0 $HOST_PID
 try proc test -e /proc/$HOST_PID
-try shm test -e /dev/shm/strata-test-host
+try shm test -e /dev/shm/strata-test-$HOST_PID
 try nested unshare -Urm sh -c 'umount -l /mnt/home/.store; test -e /mnt/home/.store/*/sandbox.json'
 try nested-proc unshare -Urmpf sh -c 'mount -t proc proc /proc && echo core > /proc/sys/kernel/core_pattern'
 try chroot sh -c 'mkdir -p /mnt/home/cr; chroot /mnt/home/cr / true'
@@ -364,8 +364,8 @@ fn hostile_scripts_stay_inside(who: Who) {
     let pid = std::process::id();
     let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("strata-test-{pid}")).unwrap();
     let _abstract = UnixListener::bind_addr(&name).unwrap();
-    let shm = Path::new("/dev/shm/strata-test-host");
-    fs::write(shm, "").unwrap();
+    let shm = PathBuf::from(format!("/dev/shm/strata-test-{pid}"));
+    fs::write(&shm, "").unwrap();
     let key = 0x5354_0000 | (pid & 0xffff);
     let segment = outcome(Command::new("perl").args(["-e", &format!("print syscall(29, {key}, 4096, 01666)")]));
     let before = host.tree();
@@ -373,7 +373,7 @@ fn hostile_scripts_stay_inside(who: Who) {
     run.args(["--sandbox", "--discard", "--", "sh", "-c", HOSTILE]);
     run.env("HOST_PID", pid.to_string()).env("HOST_KEY", key.to_string());
     let outcome = outcome(&mut run);
-    fs::remove_file(shm).unwrap();
+    fs::remove_file(&shm).unwrap();
     let _removed = Command::new("ipcrm").args(["-m", &segment.out]).status();
     assert_eq!((outcome.out.as_str(), outcome.code), ("done\n", 0), "{}", outcome.err);
     assert_eq!(host.tree(), before);
