@@ -43,11 +43,12 @@ pub fn sh<P: AsRef<Path>>(script: &str, args: &[P]) -> String {
     run(command.args(args.iter().map(AsRef::as_ref)))
 }
 
-/// Waits until a process has exited; its parent may not have waited for it yet.
+/// Waits until all threads of a process have ended; its parent may not have waited for it yet.
 pub fn await_end(pid: u64) {
-    let stat = format!("/proc/{pid}/stat");
+    let (stat, tasks) = (format!("/proc/{pid}/stat"), format!("/proc/{pid}/task"));
     testkit::until("the process ends", || match std::fs::read_to_string(&stat) {
-        Ok(stat) if !stat.contains(") Z ") => Err(stat),
+        // Its first thread can be a zombie while others still close its files.
+        Ok(stat) if !stat.contains(") Z ") || std::fs::read_dir(&tasks).is_ok_and(|all| all.count() > 1) => Err(stat),
         _ => Ok(()),
     });
 }
