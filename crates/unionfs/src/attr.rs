@@ -117,8 +117,11 @@ impl UnionVnode {
     /// change is made.
     pub(crate) fn set_attr(&self, op: &Op<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
         let file = file.and_then(|file| file.as_any().downcast_ref::<UnionFile>());
-        if let Some((branch, open)) = file.and_then(|file| file.on_removed_branch(op)) {
+        if let Some(file) = file
+            && let Some(branch) = file.removed_branch(op)
+        {
             // Its branch was removed: the change is made on the open file.
+            let open = file.lower(op)?;
             let lower = Some(self.leaf()).filter(|leaf| leaf.branch == branch).ok_or(Errno::STALE)?;
             return lower.vnode.setattr(op, set, Some(&*open)).map(|attr| self.leaf_attr(attr));
         }

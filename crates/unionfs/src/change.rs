@@ -454,14 +454,11 @@ impl Core {
             }
             (log, _) => self.copy_with_log(op, next, used, log, index)?,
         };
-        if !next.removed.is_empty() {
-            self.catch_up(&Op::new(op, old), &next.removed);
-        }
         let mut files = Vec::new();
         self.branches.replace(set.clone(), || {
             // A file that is opened later is opened again, in the new set.
             if !next.removed.is_empty() {
-                files = self.pin_remaining(&next.removed, &copies);
+                files = self.pin_remaining(old, &next.removed, &copies);
             }
             self.links.replace(index);
             match log {

@@ -6,11 +6,12 @@ use crate::metacopy::as_metacopy;
 use crate::node::UnionVnode;
 use crate::op::Op;
 use crate::retry::Retries;
+use crate::set::BranchSet;
 use crate::write_gate::{Direct, DirectWrites, Writing};
 use parking_lot::RwLock;
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{Cx, Errno, HostReader, OpenFile, OpenFlags, Result, Vnode, Whence};
 
@@ -21,8 +22,15 @@ struct Seen {
     moves: u16,
     /// The file's branch, kept in use by `_home`.
     branch: BranchId,
-    _home: Arc<BranchState>,
+    _home: Option<Arc<BranchState>>,
     file: Arc<dyn OpenFile>,
+}
+
+/// Where a file stays: on a branch that was removed while the file lay there.
+struct Pinned {
+    lower: Lower,
+    moves: u16,
+    home: Arc<BranchState>,
 }
 
 /// An open file of the union.
@@ -41,8 +49,7 @@ pub(crate) struct UnionFile {
     shared: Option<u16>,
     /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
-    /// The file's branch was removed while the file lay on it: the file stays there.
-    pinned: AtomicBool,
+    pinned: OnceLock<Pinned>,
     direct_writes: DirectWrites,
     seen: RwLock<Seen>,
 }
@@ -95,9 +102,9 @@ impl UnionFile {
             holds_host_file,
             shared: shared.then_some(moves),
             bound: AtomicBool::new(false),
-            pinned: AtomicBool::new(false),
+            pinned: OnceLock::new(),
             direct_writes: DirectWrites::default(),
-            seen: RwLock::new(Seen { generation, moves, branch, _home: home, file }),
+            seen: RwLock::new(Seen { generation, moves, branch, _home: Some(home), file }),
         });
         let core = &vnode.core;
         core.open_files.add(&opened);
@@ -140,35 +147,25 @@ impl UnionFile {
         self.direct_writes.any()
     }
 
-    /// Whether the file stays where it is, wherever its vnode is.
-    pub(crate) fn stays(&self) -> bool {
-        self.is_bound() || self.pinned.load(Ordering::Acquire)
-    }
-
     /// Returns the branch of the file: its vnode's, although it may not have followed yet, unless
-    /// it stays.
+    /// it stays where it is.
     pub(crate) fn branch(&self) -> BranchId {
-        if self.stays() { self.seen.read().branch } else { self.vnode.branch() }
-    }
-
-    /// Lets the file follow its vnode in the set of `op` before that is replaced: it may have to
-    /// stay there.
-    pub(crate) fn catch_up(&self, op: &Op<'_>) {
-        let caught_up = self.vnode.revalidate(op).and_then(|()| {
-            // An operation that holds the lock for longer is just following the vnode.
-            let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return Ok(()) };
-            self.follow(op, &mut seen, self.vnode.leaf_and_moves())
-        });
-        if let Err(errno) = caught_up {
-            tracing::debug!(file = ?self, %errno, "an open file did not follow before its branch was removed");
+        match self.pinned.get() {
+            _ if self.is_bound() => self.seen.read().branch,
+            Some(pinned) => pinned.lower.branch,
+            None => self.vnode.branch(),
         }
     }
 
-    /// Lets the file stay on its branch if that is one of `removed`. Called while the set is
-    /// replaced: takes no lock that is held during I/O.
-    pub(crate) fn pin_on(&self, removed: &[BranchId]) {
-        if removed.contains(&self.vnode.leaf().branch) {
-            self.pinned.store(true, Ordering::Release);
+    /// Lets the file stay where its vnode is if that is on one of the branches `removed` of the set
+    /// `old`. Called while that is replaced: takes no lock that is held during I/O. A file that has
+    /// not followed its vnode yet does so later.
+    pub(crate) fn pin(&self, old: &BranchSet, removed: &[BranchId]) {
+        let (lower, moves) = self.vnode.leaf_and_moves();
+        if removed.contains(&lower.branch)
+            && let Ok(home) = old.branch(lower.branch)
+        {
+            let _unchanged = self.pinned.set(Pinned { lower, moves, home: home.clone() });
         }
     }
 
@@ -177,7 +174,7 @@ impl UnionFile {
     pub(crate) fn was_carried(&self, from: BranchId, to: BranchId, state: &Arc<BranchState>) {
         let Some(mut seen) = self.seen.try_write_for(FOLLOWING) else { return };
         if seen.branch == from {
-            (seen.branch, seen._home) = (to, state.clone());
+            (seen.branch, seen._home) = (to, Some(state.clone()));
         }
     }
 
@@ -196,42 +193,48 @@ impl UnionFile {
 
     /// Returns the lower open file and its branch.
     fn present(&self, cx: &Cx<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
+        let core = &self.vnode.core;
         {
             let seen = self.seen.read();
             if self.is_bound() {
                 return Ok((self.first.clone(), seen.branch));
             }
-            let is_there = seen.moves == self.vnode.moves() && seen.generation == self.vnode.core.branches.generation();
-            if is_there || self.stays() {
+            let is_there = match self.pinned.get() {
+                Some(pinned) => seen.moves == pinned.moves,
+                None => seen.moves == self.vnode.moves() && seen.generation == core.branches.generation(),
+            };
+            if is_there {
                 return Ok((seen.file.clone(), seen.branch));
             }
         }
-        self.vnode.run_read(cx, |op| self.follow_in(op))
-    }
-
-    /// Lets the file follow its vnode, and returns the lower open file and its branch. `ESTALE` if
-    /// the set of `op` is no longer the current one: the vnode may be where only a later set has a
-    /// branch.
-    fn follow_in(&self, op: &Op<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
-        let mut seen = self.seen.write();
-        let present = self.vnode.leaf_and_moves();
-        op.check_set(&self.vnode.core.branches)?;
-        // It may have been pinned while this operation waited for the set.
-        if !self.stays() {
-            self.follow(op, &mut seen, present)?;
+        if self.pinned.get().is_some() {
+            return self.follow(&Op::new(cx, &core.branches.get()));
         }
-        Ok((seen.file.clone(), seen.branch))
+        self.vnode.run_read(cx, |op| self.follow(op))
     }
 
-    /// Opens the lower file where the vnode is in the set of `op`.
-    fn follow(&self, op: &Op<'_>, seen: &mut Seen, (lower, moves): (Lower, u16)) -> Result<()> {
+    /// Lets the file follow its vnode, or go where it stays. Returns the lower open file and its
+    /// branch. `ESTALE` if the set of `op` is no longer the current one: the vnode may be where only
+    /// a later set has a branch.
+    fn follow(&self, op: &Op<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
+        let mut seen = self.seen.write();
+        let (lower, moves, home) = match self.pinned.get() {
+            Some(Pinned { lower, moves, home }) => (lower.clone(), *moves, Some(home.clone())),
+            None => {
+                let (lower, moves) = self.vnode.leaf_and_moves();
+                op.check_set(&self.vnode.core.branches)?;
+                // A file that was copied while its branch was removed is there until its vnode
+                // refers to the copy.
+                let home = op.set.branch(lower.branch).ok().cloned();
+                (lower, moves, home)
+            }
+        };
         if seen.moves != moves {
-            let home = op.set.branch(lower.branch)?.clone();
             let file = lower.vnode.open(&self.vnode.core.server(op), self.flags.without_trunc())?;
             *seen = Seen { generation: op.set.generation, moves, branch: lower.branch, _home: home, file };
         }
         seen.generation = op.set.generation;
-        Ok(())
+        Ok((seen.file.clone(), seen.branch))
     }
 
     /// Returns the lower open file for a write. Opening a file for writing copies it up, so it lies
@@ -259,11 +262,10 @@ impl UnionFile {
         }
     }
 
-    /// Returns the lower open file and its branch, if the file stays on a branch that was removed
-    /// from the set.
-    pub(crate) fn on_removed_branch(&self, op: &Op<'_>) -> Option<(BranchId, Arc<dyn OpenFile>)> {
-        let seen = self.stays().then(|| self.seen.read())?;
-        op.set.member(seen.branch).is_none().then(|| (seen.branch, seen.file.clone()))
+    /// Returns the branch on which the file stays, if that was removed from the set.
+    pub(crate) fn removed_branch(&self, op: &Op<'_>) -> Option<BranchId> {
+        let stays = self.is_bound() || self.pinned.get().is_some();
+        stays.then(|| self.branch()).filter(|&branch| op.set.member(branch).is_none())
     }
 
     /// Returns the lower file of a copy's source, if the source is a file of a union too.
@@ -443,7 +445,7 @@ mod tests {
         replace(&opened.union, "/0", "/1", InUse::CopyUp);
         let old = core.branches.get();
         replace(&opened.union, "/1", "/2", InUse::CopyUp);
-        assert_eq!(file.follow_in(&Op::new(&CX, &old)).map(drop), Err(Errno::STALE));
+        assert_eq!(file.follow(&Op::new(&CX, &old)).map(drop), Err(Errno::STALE));
         opened.check();
     }
 

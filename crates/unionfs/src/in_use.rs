@@ -88,7 +88,7 @@ impl Core {
         let mut used: HashMap<u64, Used> = HashMap::new();
         for file in files.iter().filter_map(as_union_file) {
             // A file that has remained on a branch removed earlier is not affected.
-            if file.on_removed_branch(op).is_some() {
+            if file.removed_branch(op).is_some() {
                 continue;
             }
             let vnode = file.vnode();
@@ -154,26 +154,20 @@ impl Core {
         BuildError::InUse(files)
     }
 
-    /// Lets the open files on the branches `removed` follow their vnodes there, in the set of `op`,
-    /// which is to be replaced.
-    pub(crate) fn catch_up(&self, op: &Op<'_>, removed: &[BranchId]) {
-        let op = &op.without_waiting();
-        for file in self.open_files.all().iter().filter_map(as_union_file) {
-            if !file.stays() && removed.contains(&file.branch()) {
-                file.catch_up(op);
-            }
-        }
-    }
-
-    /// Pins the open files that lie on the branches `removed` and have no copy elsewhere, while the
-    /// set is replaced. Returns all open files: to close the last reference to one takes the lock
-    /// of the set.
+    /// Pins the open files that lie on the branches `removed` of the set `old` and have no copy
+    /// elsewhere, while the set is replaced. Returns all open files: to close the last reference to
+    /// one takes the lock of the set.
     #[must_use]
-    pub(crate) fn pin_remaining(&self, removed: &[BranchId], copies: &Copies) -> Vec<Arc<dyn OpenFile>> {
+    pub(crate) fn pin_remaining(
+        &self,
+        old: &BranchSet,
+        removed: &[BranchId],
+        copies: &Copies,
+    ) -> Vec<Arc<dyn OpenFile>> {
         let files = self.open_files.all();
         for file in files.iter().filter_map(as_union_file) {
             if !copies.contains_key(&file.vnode().id) {
-                file.pin_on(removed);
+                file.pin(old, removed);
             }
         }
         files

@@ -73,8 +73,9 @@ impl StallRecovery {
             let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
             lock(&callers).ids.push(id);
             // By the number of the file system: while a call uses a path to the mount, unmounting
-            // fails with EBUSY. If the server replied, it was with `EAGAIN`: see `is_own_request`.
-            if number.is_none_or(|number| sys::state_of(number) != Err(Errno::AGAIN)) {
+            // fails with EBUSY. The result does not matter: see `is_own_request`.
+            let state = number.map_or(Err(Errno::NOSYS), sys::state_of);
+            if matches!(state, Err(Errno::NOSYS | Errno::PERM)) {
                 let _ignored = rustix::fs::statfs(&mountpoint);
             }
             let mut callers = lock(&callers);
