@@ -214,8 +214,8 @@ impl UnionFile {
     }
 
     /// Lets the file follow its vnode, or go where it stays. Returns the lower open file and its
-    /// branch. `ESTALE` if the set of `op` is no longer the current one: the vnode may be where only
-    /// a later set has a branch.
+    /// branch. `ESTALE` if the set of `op` is no longer the current one: the vnode may be where
+    /// only a later set has a branch.
     fn follow(&self, op: &Op<'_>) -> Result<(Arc<dyn OpenFile>, BranchId)> {
         let mut seen = self.seen.write();
         let (lower, moves, home) = match self.pinned.get() {
