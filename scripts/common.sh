@@ -84,9 +84,9 @@ release_uring() {
 	cat "$uring_users.before" >"$uring_switch"
 }
 
-# Prints the processes that wait in the kernel and can't be killed, with their stacks: each may be
+# Prints the processes that wait in the kernel and can't be killed, with their stacks. Each may be
 # the fault of a test that failed, and keeps file systems mounted, so that later tests hang. Prints
-# no command lines: reading that of a stuck process can hang, too.
+# no command lines, since reading that of a stuck process can hang, too.
 report_stuck_processes() {
 	local pid name
 	while read -r pid name; do

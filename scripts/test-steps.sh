@@ -11,7 +11,7 @@ prepare_tests() {
 	step "Tools from crates.io"
 	tools=$(scripts/tools.sh cargo-nextest mdbook fsx pjdfstest)
 	export STRATA_TOOLS=${tools%/bin}
-	# Root runs the tests, with the cargo of the user who builds.
+	# The tests run as root, but use the Rust installation of the user who builds.
 	# shellcheck disable=SC2154 # common.sh sets it
 	export PATH="$tools:$builder_home/.cargo/bin:$PATH"
 	export CARGO_HOME="${CARGO_HOME:-$builder_home/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$builder_home/.rustup}"

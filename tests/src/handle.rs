@@ -86,8 +86,8 @@ impl Handle {
 }
 
 /// Makes the kernel forget unused dentries, and the inodes of FUSE, of the file systems in the
-/// sandbox: each is remounted with the options it has. `/proc/sys/vm/drop_caches` would do it for
-/// those of the tests beside this one, too.
+/// sandbox: each is remounted with the options it has. Writing to `/proc/sys/vm/drop_caches` would
+/// also drop the caches of tests that run at the same time.
 ///
 /// # Panics
 ///

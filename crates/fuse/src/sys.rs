@@ -79,7 +79,8 @@ pub(crate) fn is_only_user(file: BorrowedFd<'_>, readers: bool) -> bool {
 }
 
 /// Asks for the state of the file system with this `st_dev`, as statfs(2) does, but without a path:
-/// ustat(2). Fails with `ENOSYS` on architectures without it, and if a seccomp filter refuses it.
+/// ustat(2). Fails with `ENOSYS` on architectures without it. A seccomp filter may refuse it, too,
+/// usually with `EPERM`.
 pub(crate) fn state_of(file_system: u32) -> Result<(), Errno> {
     #[cfg(any(target_arch = "x86_64", target_arch = "powerpc64", target_arch = "s390x"))]
     {

@@ -49,6 +49,7 @@ pub(crate) struct UnionFile {
     shared: Option<u16>,
     /// The kernel has the host file: all operations use it.
     bound: AtomicBool,
+    /// Set once, when the branch on which the file lies is removed.
     pinned: OnceLock<Pinned>,
     direct_writes: DirectWrites,
     seen: RwLock<Seen>,
@@ -421,7 +422,7 @@ mod tests {
             Self { union, file: entry.vnode, open: [first, second] }
         }
 
-        /// What is written through each open file is read through both, and through a new one.
+        /// Checks that both open files, and one opened now, read what was written through either.
         fn check(&self) {
             for (at, writer) in self.open.iter().enumerate() {
                 let written = format!("written through {at}").into_bytes();

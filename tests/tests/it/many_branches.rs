@@ -166,8 +166,8 @@ impl Chained {
 
 fn a_hung_branch_delays_only_what_needs_it_and_can_be_interrupted(transport: Transport) {
     let test = Chained::new("ro", transport);
-    // A test that drops the kernel's caches may run beside this one. Without an open file, the
-    // union would have to look the directory up again, which needs the branch.
+    // The kernel may forget a directory that nothing uses, for want of memory. The union would have
+    // to look it up again, which needs the branch.
     let _held = fs::File::open(test.union.path("dir")).unwrap();
     signal(test.inner.server(), Signal::STOP);
     // The first requests may take a few seconds until the branch counts as stuck, later ones
