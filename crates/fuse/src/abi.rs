@@ -73,6 +73,7 @@ pub const NOTIFY_STORE: i32 = 4;
 pub const NOTIFY_RETRIEVE: i32 = 5;
 pub const NOTIFY_DELETE: i32 = 6;
 pub const NOTIFY_RESEND: i32 = 7;
+/// Never sent: the kernel unmounts what is mounted on or below the names that it drops.
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 pub const NOTIFY_PRUNE: i32 = 9;
 

@@ -7,15 +7,16 @@
 //! their requests when they are closed, releases the lock, and the thread ends. That covers neither
 //! requests of the ring nor those that nobody has read yet, which end only with the connection.
 
+use crate::notify::write_each;
 use crate::{Errno, Session, device, mount_user};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A notification, and where to report its result.
+/// Notifications, and where to report their result.
 struct Notice {
-    message: Vec<u8>,
-    result: SyncSender<Result<(), Errno>>,
+    messages: Vec<u8>,
+    result: SyncSender<Result<u64, Errno>>,
 }
 
 /// The thread. `None`: it has not started, can't be started, or has ended.
@@ -28,11 +29,11 @@ impl NoticeThread {
         *self.lock() = start(session);
     }
 
-    /// Sends a notification and returns the kernel's answer. `None`: there is no thread.
-    pub(crate) fn send(&self, message: &[u8]) -> Option<Result<(), Errno>> {
+    /// Sends notifications and returns what [`write_each`] does. `None`: there is no thread.
+    pub(crate) fn send(&self, messages: &[u8]) -> Option<Result<u64, Errno>> {
         let notices = self.lock().clone()?;
         let (result, sent) = sync_channel(1);
-        notices.send(Notice { message: message.to_vec(), result }).ok()?;
+        notices.send(Notice { messages: messages.to_vec(), result }).ok()?;
         drop(notices);
         sent.recv().ok()
     }
@@ -61,7 +62,6 @@ fn start(session: &Session) -> Option<Sender<Notice>> {
 fn serve(device: Option<OwnedFd>, notices: &Receiver<Notice>) {
     let Some(device) = device else { return };
     while let Ok(notice) = notices.recv() {
-        let sent = rustix::io::write(device.as_fd(), &notice.message).map(drop);
-        let _received = notice.result.send(sent);
+        let _received = notice.result.send(write_each(device.as_fd(), &notice.messages));
     }
 }

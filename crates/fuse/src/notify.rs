@@ -6,8 +6,9 @@ use crate::abi::{
 };
 use crate::{Errno, Session};
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Ids of retrievals start here, out of the range of the kernel's request ids.
 static NEXT_RETRIEVAL: AtomicU64 = AtomicU64::new(1 << 62);
@@ -27,8 +28,7 @@ pub(crate) const KICK: u64 = 1 << 61;
 ///   [`Notifier::retrieve`]): page locks, held during READ and WRITE of that file.
 ///
 /// Send these from a thread that serves no requests, and without holding a lock that a handler may
-/// wait for. Safe anywhere: [`Notifier::inval_attributes`], [`Notifier::inc_epoch`],
-/// [`Notifier::poll_wakeup`].
+/// wait for. Safe anywhere: [`Notifier::inval_attributes`], [`Notifier::poll_wakeup`].
 ///
 /// # Errors
 /// All methods return `ENOENT` if the kernel does not know the node or name (nothing to do),
@@ -64,9 +64,33 @@ impl Notifier {
     }
 
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
-        let namelen = length(name)?;
-        let out = NotifyInvalEntryOut { parent, namelen, flags };
-        self.send_locking(abi::NOTIFY_INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
+        self.send_locking(&entry_message(parent, name, flags)?)
+    }
+
+    /// Expires names of a directory: see [`Notifier::expire_entry`]. The calling thread wakes up
+    /// once, not for each of them. Those that the kernel does not know count as sent.
+    ///
+    /// # Errors
+    /// See [`Notifier`]. `ENOENT` if the kernel knows none of them.
+    pub fn expire_entries<'a>(&self, parent: u64, names: impl Iterator<Item = &'a [u8]>) -> Result<(), Errno> {
+        let mut messages = Vec::new();
+        for name in names {
+            messages.extend(entry_message(parent, name, abi::EXPIRE_ONLY)?);
+        }
+        self.send_locking(&messages)
+    }
+
+    /// Invalidates attributes, ACLs and all cached data of nodes: see [`Notifier::inval_inode`].
+    ///
+    /// # Errors
+    /// See [`Notifier::expire_entries`].
+    pub fn inval_inodes(&self, nodes: &[u64]) -> Result<(), Errno> {
+        let mut messages = Vec::new();
+        for &node in nodes {
+            let out = NotifyInvalInodeOut { ino: node, off: 0, len: 0 };
+            messages.extend(message(abi::NOTIFY_INVAL_INODE, &[out.as_bytes()])?);
+        }
+        self.send_locking(&messages)
     }
 
     /// Invalidates attributes and ACLs of the node, and drops its cached data: `len` bytes at
@@ -76,7 +100,8 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn inval_inode(&self, node: u64, off: u64, len: i64) -> Result<(), Errno> {
         let off = i64::try_from(off).map_err(|_| Errno::INVAL)?;
-        self.send_locking(abi::NOTIFY_INVAL_INODE, &[NotifyInvalInodeOut { ino: node, off, len }.as_bytes()])
+        let out = NotifyInvalInodeOut { ino: node, off, len };
+        self.send_locking(&message(abi::NOTIFY_INVAL_INODE, &[out.as_bytes()])?)
     }
 
     /// Invalidates attributes and ACLs of the node, and keeps its cached data.
@@ -94,7 +119,7 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let out = NotifyDeleteOut { parent, child, namelen: length(name)?, padding: 0 };
-        self.send_locking(abi::NOTIFY_DELETE, &[out.as_bytes(), name, b"\0"])
+        self.send_locking(&message(abi::NOTIFY_DELETE, &[out.as_bytes(), name, b"\0"])?)
     }
 
     /// Stores data in the node's page cache.
@@ -103,7 +128,7 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn store(&self, node: u64, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let out = NotifyStoreOut { nodeid: node, offset, size: length(data)?, padding: 0 };
-        self.send_locking(abi::NOTIFY_STORE, &[out.as_bytes(), data])
+        self.send_locking(&message(abi::NOTIFY_STORE, &[out.as_bytes(), data])?)
     }
 
     /// Requests data from the node's page cache. [`crate::Filesystem::notify_reply`] receives it
@@ -115,7 +140,7 @@ impl Notifier {
         // Even, because the lowest bit marks interrupts.
         let unique = NEXT_RETRIEVAL.fetch_add(2, Ordering::Relaxed);
         let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
-        self.send_locking(abi::NOTIFY_RETRIEVE, &[out.as_bytes()]).map(|()| unique)
+        self.send_locking(&message(abi::NOTIFY_RETRIEVE, &[out.as_bytes()])?).map(|()| unique)
     }
 
     /// Makes the kernel send an empty NOTIFY_REPLY with id [`KICK`] to the queue of the current
@@ -133,14 +158,6 @@ impl Notifier {
     /// See [`Notifier`].
     pub fn resend(&self) -> Result<(), Errno> {
         self.send(abi::NOTIFY_RESEND, &[])
-    }
-
-    /// Invalidates all cached names. Since Linux 6.16 (7.44).
-    ///
-    /// # Errors
-    /// See [`Notifier`].
-    pub fn inc_epoch(&self) -> Result<(), Errno> {
-        self.send(abi::NOTIFY_INC_EPOCH, &[])
     }
 
     /// Evicts those of the nodes that are not in use. Since Linux 6.18 (7.45).
@@ -167,26 +184,50 @@ impl Notifier {
         self.send(abi::NOTIFY_POLL, &[NotifyPollWakeupOut { kh }.as_bytes()])
     }
 
-    /// Sends a notification for which the kernel takes locks: see [`crate::notice_thread`].
-    fn send_locking(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        let message = message(code, parts)?;
-        let sent = self.session.notices.send(&message);
-        self.count(sent.unwrap_or_else(|| self.write(&message)))
+    /// Sends notifications for which the kernel takes locks: see [`crate::notice_thread`].
+    fn send_locking(&self, messages: &[u8]) -> Result<(), Errno> {
+        let sent = self.session.notices.send(messages);
+        self.count(sent.unwrap_or_else(|| write_each(self.session.device.as_fd(), messages)))
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
-        self.count(self.write(&message(code, parts)?))
+        self.count(self.write(&message(code, parts)?).map(|()| 1))
     }
 
     fn write(&self, message: &[u8]) -> Result<(), Errno> {
         rustix::io::write(&*self.session.device, message).map(drop)
     }
 
-    fn count(&self, sent: Result<(), Errno>) -> Result<(), Errno> {
-        sent.inspect(|()| {
-            self.session.counters.notifications.fetch_add(1, Ordering::Relaxed);
+    fn count(&self, sent: Result<u64, Errno>) -> Result<(), Errno> {
+        sent.map(|count| {
+            self.session.counters.notifications.fetch_add(count, Ordering::Relaxed);
         })
     }
+}
+
+/// Writes notifications to the device, and returns how many of them concerned something that the
+/// kernel knows.
+///
+/// # Errors
+/// `ENOENT` if none did. At any other error, the rest is not written.
+pub(crate) fn write_each(device: BorrowedFd<'_>, mut messages: &[u8]) -> Result<u64, Errno> {
+    let mut known = 0;
+    while let Ok((header, _)) = OutHeader::read_from_prefix(messages) {
+        let len = usize::try_from(header.len).unwrap_or(usize::MAX);
+        let (message, rest) = messages.split_at_checked(len).ok_or(Errno::INVAL)?;
+        match rustix::io::write(device, message) {
+            Ok(_) => known += 1,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        messages = rest;
+    }
+    if known == 0 { Err(Errno::NOENT) } else { Ok(known) }
+}
+
+fn entry_message(parent: u64, name: &[u8], flags: u32) -> Result<Vec<u8>, Errno> {
+    let out = NotifyInvalEntryOut { parent, namelen: length(name)?, flags };
+    message(abi::NOTIFY_INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
 }
 
 /// Returns a notification as the device takes it.

@@ -45,7 +45,7 @@ impl Server {
     fn counted_entry(&self, call: &RequestContext<'_>, cx: &Cx<'_>, entry: &Entry) -> Reply<Option<EntryOut>> {
         let vnode = &entry.vnode;
         self.listing_cache.check(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier)?;
-        Ok(Some(self.counted_entry_out(call, self.nodes.add_lookup_by_id(entry), entry)))
+        Ok(Some(self.nameless_entry_out(call, self.nodes.add_lookup_by_id(entry), entry)))
     }
 
     /// Returns the node id of a directory's parent, or the root if it cannot be determined.

@@ -13,10 +13,12 @@
 //!   [`crate::reports`]. The kernel then trusts the name for another lifetime, although the reply
 //!   is older than the change. (Where other notifications and replies cross, the kernel notices
 //!   it, or waits.)
+//! * Names are expired and never invalidated, because the kernel unmounts what is mounted on or
+//!   below an invalid name: see [`crate::known_names`].
 
 use crate::files::Files;
+use crate::known_names::{KnownNames, NamesOf};
 use crate::nodes::{Nodes, ROOT};
-use crate::recent_listings::RecentListings;
 use crate::reports::Reports;
 use fuse::{Notifier, Session};
 use std::collections::{HashSet, VecDeque};
@@ -33,6 +35,8 @@ const MAX_QUEUED: usize = 1 << 16;
 /// Time until a notification is repeated, or sent that was deferred: longer than a reply takes on a
 /// busy machine.
 const REPEAT: Duration = Duration::from_millis(250);
+/// Number of notifications that are sent at a time.
+const PORTION: usize = 1 << 10;
 /// Maximum number of notifications to be repeated.
 const MAX_REPEATED: usize = 1 << 14;
 
@@ -48,8 +52,10 @@ pub(crate) enum Notification {
     Data { node: u64, start: u64, len: i64 },
     /// Drop a file's pages if they are still stale.
     StalePages(u64),
-    /// Invalidate everything that the kernel caches.
+    /// Expire all names, and invalidate attributes, pages and listings of all nodes.
     Everything,
+    /// Expire names again after everything was.
+    NamesAgain(Arc<[NamesOf]>),
 }
 
 impl Notification {
@@ -134,8 +140,8 @@ impl Queue {
 /// Queue of notifications for the kernel, and the thread that sends them.
 pub(crate) struct NotificationQueue {
     nodes: Arc<Nodes>,
-    /// The directories being listed.
-    pub(crate) listings: RecentListings,
+    /// The names that the kernel has.
+    pub(crate) names: KnownNames,
     /// The changes that overtake replies.
     pub(crate) reports: Reports,
     queue: Mutex<Queue>,
@@ -151,7 +157,7 @@ impl NotificationQueue {
         let (changed, sent) = (Condvar::new(), Condvar::new());
         Arc::new(Self {
             nodes,
-            listings: RecentListings::default(),
+            names: KnownNames::default(),
             reports: Reports::default(),
             queue: Mutex::default(),
             changed,
@@ -341,6 +347,7 @@ impl NotificationQueue {
                 Ok(())
             }
             Notification::Everything => self.send_everything(kernel),
+            Notification::NamesAgain(names) => names.iter().try_for_each(|names| expire(kernel, names)),
         };
         match sent {
             // The kernel does not have it cached.
@@ -349,22 +356,27 @@ impl NotificationQueue {
         }
     }
 
-    /// Invalidates names by incrementing their epoch (Linux 6.16; older kernels use them until
-    /// `cache=` expires), and attributes, data and listings node by node.
-    fn send_everything(&self, kernel: &Notifier) -> Result<(), Errno> {
-        for dir in self.listings.nodes() {
-            // Waits for the directory's lock. Whether the name is cached does not matter.
-            let _cached = kernel.expire_entry(dir, b"...");
+    fn send_everything(self: &Arc<Self>, kernel: &Notifier) -> Result<(), Errno> {
+        let mut sent = Ok(());
+        let recent = self.names.take(|names| sent = sent.and(expire(kernel, names)));
+        if !recent.is_empty() {
+            self.defer(Notification::NamesAgain(recent.into()));
         }
-        let names = kernel.inc_epoch();
-        for node in self.nodes.all() {
-            match kernel.inval_inode(node, 0, 0) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        names
+        sent?;
+        self.nodes.all().chunks(PORTION).try_for_each(|nodes| unless_unknown(kernel.inval_inodes(nodes)))
     }
+}
+
+/// Expires names of a directory.
+fn expire(kernel: &Notifier, names: &NamesOf) -> Result<(), Errno> {
+    let mut portions = names.names.chunks(PORTION);
+    portions
+        .try_for_each(|portion| unless_unknown(kernel.expire_entries(names.dir, portion.iter().map(|name| &**name))))
+}
+
+/// What the kernel does not know need not be invalidated.
+fn unless_unknown(sent: Result<(), Errno>) -> Result<(), Errno> {
+    if sent == Err(Errno::NOENT) { Ok(()) } else { sent }
 }
 
 /// Handles the layers' upcalls: see [`Upcalls`]. A vnode's number is its node id, except for the

@@ -5,9 +5,10 @@ use crate::config::Config;
 use crate::control::Channel;
 use crate::convert::{self, name};
 use crate::files::{Files, Kernel, Opening, Use};
+use crate::known_names::SHORT;
 use crate::listing_cache::ListingCache;
 use crate::nodes::{NodeRef, Nodes};
-use crate::notifier::{NotificationQueue, UpcallHandler};
+use crate::notifier::{Notification, NotificationQueue, UpcallHandler};
 use crate::open_cache::OpenCache;
 use crate::page_cache::Change;
 use crate::suid::{self, is_root};
@@ -92,8 +93,15 @@ impl Server {
 
     /// Counts the lookup of an entry, and returns the entry for the kernel.
     pub(crate) fn entry_out(&self, call: &RequestContext<'_>, at: (u64, &[u8]), entry: &Entry) -> EntryOut {
-        let out = self.counted_entry_out(call, self.nodes.add_lookup(at.0, entry), entry);
-        if self.is_name_overtaken(call, at) { without_lifetime(out) } else { out }
+        let out = self.nameless_entry_out(call, self.nodes.add_lookup(at.0, entry), entry);
+        let lifetime = self.name_lifetime(call, at);
+        if self.is_name_overtaken(call, at) { without_lifetime(out) } else { with_name_lifetime(out, lifetime) }
+    }
+
+    /// Returns how long the kernel may trust a name. To be called before
+    /// [`Self::is_name_overtaken`].
+    fn name_lifetime(&self, call: &RequestContext<'_>, (parent, name): (u64, &[u8])) -> Duration {
+        self.notifier.names.grant(parent, name, call.call.names_lifetime(self.names))
     }
 
     /// Whether a change of the name was reported since the request began.
@@ -106,19 +114,17 @@ impl Server {
         self.is_name_overtaken(call, at) || self.notifier.reports.is_node_overtaken(call.since, node)
     }
 
-    /// Returns an entry whose lookup is counted already for the kernel.
-    pub(crate) fn counted_entry_out(&self, call: &RequestContext<'_>, known: NodeRef, entry: &Entry) -> EntryOut {
+    /// Returns an entry for the kernel that has no name there. Its lookup is counted already.
+    pub(crate) fn nameless_entry_out(&self, call: &RequestContext<'_>, known: NodeRef, entry: &Entry) -> EntryOut {
         self.files.attributes_sent(known.node, &entry.attr, &self.notifier);
-        let attr_lifetime = self.attr_lifetime(call, known.node);
-        let name_lifetime = call.call.names_lifetime(self.names);
+        let lifetime = self.attr_lifetime(call, known.node);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
-            entry_valid: name_lifetime.as_secs(),
-            attr_valid: attr_lifetime.as_secs(),
-            entry_valid_nsec: name_lifetime.subsec_nanos(),
-            attr_valid_nsec: attr_lifetime.subsec_nanos(),
+            attr_valid: lifetime.as_secs(),
+            attr_valid_nsec: lifetime.subsec_nanos(),
             attr: convert::attr(&entry.attr),
+            ..EntryOut::default()
         }
     }
 
@@ -132,18 +138,17 @@ impl Server {
 
     /// Returns the reply to a negative lookup; `None`: with the negative lifetime agreed in INIT.
     fn negative_entry(&self, call: &RequestContext<'_>, at: (u64, &[u8])) -> Reply<Option<EntryOut>> {
+        let lifetime = self.name_lifetime(call, at);
         if self.is_name_overtaken(call, at) {
             return Err(Errno::NOENT);
         }
-        let lifetime = call.call.names_lifetime(self.names);
         if lifetime == self.names {
             return Ok(None);
         }
         if lifetime.is_zero() {
             return Err(Errno::NOENT);
         }
-        let (entry_valid, entry_valid_nsec) = (lifetime.as_secs(), lifetime.subsec_nanos());
-        Ok(Some(EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() }))
+        Ok(Some(with_name_lifetime(EntryOut::default(), lifetime)))
     }
 
     /// Updates the attribute lifetime of an entry that was created and opened.
@@ -306,6 +311,27 @@ impl Server {
         self.nodes.node_of(&**vnode)
     }
 
+    /// Forgets a name that was removed, and the listing that it was in.
+    fn removed(&self, parent: u64, name: &[u8]) {
+        self.listing_cache.remove(parent);
+        self.notifier.names.removed(parent, name);
+    }
+
+    /// Records that the kernel moves a name, with its lifetime.
+    fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8]), exchange: bool) {
+        if self.names <= SHORT {
+            return;
+        }
+        let expire = |(dir, name): (u64, &[u8])| self.notifier.enqueue(Notification::Entry { dir, name: name.into() });
+        if exchange {
+            // Each has the other's lifetime now.
+            expire(old);
+            expire(new);
+        } else if !self.notifier.names.renamed(old, new) {
+            expire(new);
+        }
+    }
+
     /// Updates the parent of a directory that was moved out of `old`. The kernel looks up a
     /// directory before it moves it: if it knows no directory in `old`, the moved object is not a
     /// directory.
@@ -372,6 +398,10 @@ fn without_lifetime(entry: EntryOut) -> EntryOut {
     EntryOut { entry_valid: 0, entry_valid_nsec: 0, attr_valid: 0, attr_valid_nsec: 0, ..entry }
 }
 
+fn with_name_lifetime(entry: EntryOut, lifetime: Duration) -> EntryOut {
+    EntryOut { entry_valid: lifetime.as_secs(), entry_valid_nsec: lifetime.subsec_nanos(), ..entry }
+}
+
 /// Returns `ENOSYS`: the kernel remembers it for the life of the connection and handles the opcode
 /// on its own.
 fn leave_to_kernel<T>() -> Reply<T> {
@@ -382,6 +412,9 @@ impl Filesystem for Server {
     fn init(&self, session: &Arc<Session>, offer: &InitIn) -> InitConfig {
         let _ = self.session.set(Arc::clone(session));
         self.notifier.attach(session);
+        if offer.all_flags() & flags::HAS_EXPIRE_ONLY == 0 {
+            self.notifier.names.disable();
+        }
         InitConfig {
             flags: self.init_flags(offer),
             max_write: 1 << 20,
@@ -425,6 +458,7 @@ impl Filesystem for Server {
                 self.files.pages.forget(one.nodeid);
                 self.files.shared_mappings.forget(one.nodeid);
                 self.listing_cache.remove(one.nodeid);
+                self.notifier.names.forget(one.nodeid);
                 self.files.forget_cached_open(one.nodeid);
             }
         }
@@ -501,7 +535,7 @@ impl Filesystem for Server {
         self.check_writable()?;
         let call = self.context(rq);
         self.nodes.get(parent)?.unlink(&call.cx(0), name(bytes)?)?;
-        self.listing_cache.remove(parent);
+        self.removed(parent, bytes);
         Ok(())
     }
 
@@ -509,7 +543,7 @@ impl Filesystem for Server {
         self.check_writable()?;
         let call = self.context(rq);
         self.nodes.get(parent)?.rmdir(&call.cx(0), name(bytes)?)?;
-        self.listing_cache.remove(parent);
+        self.removed(parent, bytes);
         Ok(())
     }
 
@@ -532,6 +566,7 @@ impl Filesystem for Server {
         from.rename(&cx, old, &to, new, flags)?;
         self.listing_cache.remove(parent);
         self.listing_cache.remove(new_parent);
+        self.renamed((parent, bytes), (new_parent, new_bytes), flags.exchange);
         if parent != new_parent {
             self.record_move(&cx, parent, (&*to, new_parent), new);
             if flags.exchange {
@@ -609,7 +644,7 @@ impl Filesystem for Server {
         let flags = convert::open_flags(arg.flags);
         let created = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = created.map_err(|errno| self.warn_on_shortage(rq, errno))?;
-        let out = self.counted_entry_out(&call, self.nodes.add_lookup(parent, &entry), &entry);
+        let out = self.nameless_entry_out(&call, self.nodes.add_lookup(parent, &entry), &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
         Ok((self.refresh_attr_lifetime(&call, out), open))
     }
@@ -696,7 +731,6 @@ impl Filesystem for Server {
     }
 
     fn readdirplus(&self, rq: &Request<'_>, node: u64, arg: &ReadIn, out: &mut [u8]) -> Reply<usize> {
-        let _listing = self.notifier.listings.begin(node);
         self.list_plus(rq, node, arg.offset, out)
     }
 

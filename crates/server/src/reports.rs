@@ -58,8 +58,8 @@ impl Reports {
         match notification {
             Notification::Entry { dir, name } => self.set(self.name(*dir, name), number),
             Notification::Attributes(node) | Notification::Data { node, .. } => self.set(self.node(*node), number),
-            // Pages, which have no lifetime.
-            Notification::StalePages(_) => {}
+            // Pages have no lifetime, and the names were recorded the first time.
+            Notification::StalePages(_) | Notification::NamesAgain(_) => {}
             Notification::Everything => {
                 self.everything.fetch_max(number, Ordering::SeqCst);
             }

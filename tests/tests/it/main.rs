@@ -28,6 +28,7 @@ mod lbfs;
 mod live_branches;
 mod many_branches;
 mod metacopy;
+mod mounts_inside;
 mod nfs;
 mod oracle;
 mod out_of_band;
