@@ -131,12 +131,12 @@ impl KnownNames {
     }
 
     /// Records a rename through the mount: the kernel trusts the new name for as long as it would
-    /// have trusted the old one. Returns false if the new name is to be expired: the old one was not
-    /// in the table, or was taken out meanwhile, and then is not found where it is expired.
+    /// have trusted the old one. Returns false if the new name is to be expired: the old one was
+    /// not in the table, or was taken out meanwhile, and then is not found where it is expired.
     pub(crate) fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8])) -> bool {
         let at = self.now();
         let Some(moved) = self.change(old.0, |shard| shard.get(old.0, old.1)) else { return false };
-        // Added before the other is removed: whoever takes all names gets one of them.
+        // Added before the other is removed: who takes all names gets one of them.
         self.change(new.0, |shard| shard.insert(new.0, new.1, Grant { at, ..moved }));
         old == new || self.change(old.0, |shard| shard.remove(old.0, old.1))
     }

@@ -24,6 +24,7 @@ mod caller;
 mod config;
 mod control;
 mod convert;
+mod directories;
 mod dirs;
 mod export;
 mod files;

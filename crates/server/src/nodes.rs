@@ -1,5 +1,6 @@
 //! Table of the nodes that the kernel knows.
 
+use crate::directories::Directories;
 use crate::successors::Successors;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,33 +19,6 @@ struct Node {
     generation: u32,
 }
 
-#[derive(Default)]
-struct Shard {
-    nodes: NumberMap<Node>,
-    /// The parents of directories, for `..` in listings.
-    parents: NumberMap<u64>,
-    /// Number of known subdirectories per directory. Updated after `parents`, so it can be negative
-    /// for a moment.
-    directories: NumberMap<i32>,
-}
-
-/// Old and new parent of a directory.
-#[derive(Clone, Copy, Default)]
-struct ParentChange {
-    from: Option<u64>,
-    to: Option<u64>,
-}
-
-impl Shard {
-    /// Records the parent of an entry that was looked up in `parent` (`None`: found by number).
-    fn adopt(&mut self, parent: Option<u64>, entry: &Entry) -> ParentChange {
-        let Some(parent) = parent.filter(|_| entry.vnode.kind() == Kind::Directory) else {
-            return ParentChange::default();
-        };
-        ParentChange { from: self.parents.insert(entry.vnode.id(), parent), to: Some(parent) }
-    }
-}
-
 /// Below this number of nodes, trimming the heap is not worthwhile.
 const MIN_TRIM_NODES: usize = 10_000;
 
@@ -55,7 +29,8 @@ pub(crate) struct Nodes {
     /// The root's own number.
     root_number: u64,
     pub(crate) successors: Successors,
-    shards: [Mutex<Shard>; SHARDS],
+    pub(crate) directories: Directories,
+    shards: [Mutex<NumberMap<Node>>; SHARDS],
     /// Number of nodes, and its maximum since the heap was last trimmed.
     count: AtomicUsize,
     peak: AtomicUsize,
@@ -72,10 +47,18 @@ impl Nodes {
     pub(crate) fn new(root: Arc<dyn Vnode>) -> Self {
         let root_number = root.id();
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self { root, root_number, successors: Successors::default(), shards, count: 0.into(), peak: 0.into() }
+        Self {
+            root,
+            root_number,
+            successors: Successors::default(),
+            directories: Directories::default(),
+            shards,
+            count: 0.into(),
+            peak: 0.into(),
+        }
     }
 
-    fn shard(&self, node: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, node: u64) -> MutexGuard<'_, NumberMap<Node>> {
         // The index is below SHARDS. A poisoned lock only means that a handler panicked elsewhere.
         self.shards[shard_of(node)].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,26 +68,33 @@ impl Nodes {
         if node == ROOT {
             return Ok(Arc::clone(&self.root));
         }
-        self.shard(node).nodes.get(&node).map(|n| Arc::clone(&n.vnode)).ok_or(Errno::STALE)
+        self.shard(node).get(&node).map(|n| Arc::clone(&n.vnode)).ok_or(Errno::STALE)
     }
 
-    /// Counts one lookup of an entry in the directory `parent`.
-    pub(crate) fn add_lookup(&self, parent: u64, entry: &Entry) -> NodeRef {
-        self.add_lookup_from(Some(parent), entry)
-    }
-
-    /// Counts one lookup of an object that was found by number, or as the parent of another.
-    pub(crate) fn add_lookup_by_id(&self, entry: &Entry) -> NodeRef {
-        self.add_lookup_from(None, entry)
-    }
-
-    fn add_lookup_from(&self, parent: Option<u64>, entry: &Entry) -> NodeRef {
-        if self.is_root(&*entry.vnode) {
-            return NodeRef { node: ROOT, generation: 0 };
+    /// Counts one lookup of an entry at a name in the directory `parent`.
+    pub(crate) fn add_lookup(&self, (parent, name): (u64, &[u8]), entry: &Entry) -> NodeRef {
+        let known = self.add_lookup_by_id(entry);
+        if entry.vnode.kind() == Kind::Directory && known.node != ROOT {
+            self.directories.found(known.node, parent, name);
+        } else {
+            self.directories.lost(parent, name);
         }
-        let (known, moved) = self.count_lookup(parent, entry);
-        self.count_directories(moved);
         known
+    }
+
+    /// Counts one lookup of an object that was found by number, or as the parent of another, or
+    /// that has no name.
+    pub(crate) fn add_lookup_by_id(&self, entry: &Entry) -> NodeRef {
+        if self.is_root(&*entry.vnode) { NodeRef { node: ROOT, generation: 0 } } else { self.count_lookup(entry) }
+    }
+
+    /// Counts one lookup of the directory that the kernel knows by this name, if any.
+    pub(crate) fn repeat_lookup(&self, (parent, name): (u64, &[u8])) -> Option<NodeRef> {
+        let node = self.directories.at(parent, name)?;
+        let mut shard = self.shard(node);
+        let known = shard.get_mut(&node)?;
+        known.lookups = known.lookups.saturating_add(1);
+        Some(NodeRef { node, generation: known.generation })
     }
 
     /// Returns the node id of an object.
@@ -118,7 +108,7 @@ impl Nodes {
     }
 
     fn knows(&self, node: u64) -> bool {
-        self.shard(node).nodes.contains_key(&node)
+        self.shard(node).contains_key(&node)
     }
 
     /// Whether the vnode is the root. A layer without a table has several vnodes for it.
@@ -126,18 +116,18 @@ impl Nodes {
         vnode.id() == self.root_number
     }
 
-    fn count_lookup(&self, parent: Option<u64>, entry: &Entry) -> (NodeRef, ParentChange) {
+    fn count_lookup(&self, entry: &Entry) -> NodeRef {
         let mut node = self.successors.node_of(entry.vnode.id());
         // The object known by this number exists. Determined without the lock.
         let mut checked = false;
         loop {
             let mut shard = self.shard(node);
-            let known = match shard.nodes.entry(node) {
+            let known = match shard.entry(node) {
                 Slot::Vacant(slot) => {
                     let generation = entry.vnode.generation();
                     slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
                     self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    return (NodeRef { node, generation }, shard.adopt(parent, entry));
+                    return NodeRef { node, generation };
                 }
                 Slot::Occupied(slot) => slot.into_mut(),
             };
@@ -160,7 +150,7 @@ impl Nodes {
             }
             known.lookups = known.lookups.saturating_add(1);
             let generation = known.generation;
-            return (NodeRef { node, generation }, shard.adopt(parent, entry));
+            return NodeRef { node, generation };
         }
     }
 
@@ -171,78 +161,38 @@ impl Nodes {
         }
         // Dropped after unlocking: the last reference of a vnode may do work.
         let mut gone = None;
-        let mut moved = ParentChange::default();
         let mut shard = self.shard(node);
-        if let Slot::Occupied(mut slot) = shard.nodes.entry(node) {
+        if let Slot::Occupied(mut slot) = shard.entry(node) {
             let left = u64::from(slot.get().lookups).saturating_sub(count);
             if left == 0 {
                 gone = Some(slot.remove());
                 self.count.fetch_sub(1, Ordering::Relaxed);
-                moved.from = shard.parents.remove(&node);
-                if shard.nodes.len() * 8 < shard.nodes.capacity() {
-                    shard.nodes.shrink_to_fit();
-                    shard.parents.shrink_to_fit();
-                    shard.directories.shrink_to_fit();
+                if shard.len() * 8 < shard.capacity() {
+                    shard.shrink_to_fit();
                 }
             } else {
                 slot.get_mut().lookups = u32::try_from(left).unwrap_or(u32::MAX);
             }
         }
         drop(shard);
-        let forgotten = gone.is_some();
-        drop(gone);
-        if forgotten {
-            self.successors.forget(node, |other| self.knows(other));
+        let Some(gone) = gone else { return false };
+        if gone.vnode.kind() == Kind::Directory && !self.knows(node) {
+            self.directories.forget(node);
         }
-        self.count_directories(moved);
-        forgotten
+        drop(gone);
+        self.successors.forget(node, |other| self.knows(other));
+        true
     }
 
     /// Returns the node id of a directory's parent, if known. The root is its own parent.
     pub(crate) fn parent_of(&self, node: u64) -> Option<u64> {
-        if node == ROOT {
-            return Some(ROOT);
-        }
-        self.shard(node).parents.get(&node).copied()
+        if node == ROOT { Some(ROOT) } else { self.directories.parent_of(node) }
     }
 
     /// Records the parent of a directory that was found by number, unless it is known.
     pub(crate) fn set_parent(&self, node: u64, parent: u64) {
-        let mut shard = self.shard(node);
-        if node == ROOT || !shard.nodes.contains_key(&node) || shard.parents.contains_key(&node) {
-            return;
-        }
-        shard.parents.insert(node, parent);
-        drop(shard);
-        self.count_directories(ParentChange { from: None, to: Some(parent) });
-    }
-
-    /// Records that a directory was moved.
-    pub(crate) fn moved(&self, node: u64, new_parent: u64) {
-        let mut moved = ParentChange::default();
-        if let Some(parent) = self.shard(node).parents.get_mut(&node) {
-            moved = ParentChange { from: Some(std::mem::replace(parent, new_parent)), to: Some(new_parent) };
-        }
-        self.count_directories(moved);
-    }
-
-    /// Whether the kernel knows any subdirectory of this directory.
-    pub(crate) fn has_directories(&self, node: u64) -> bool {
-        self.shard(node).directories.get(&node).is_some_and(|&count| count > 0)
-    }
-
-    fn count_directories(&self, moved: ParentChange) {
-        if moved.from == moved.to {
-            return;
-        }
-        for (parent, by) in [(moved.from, -1), (moved.to, 1)] {
-            let Some(parent) = parent else { continue };
-            let mut shard = self.shard(parent);
-            let count = shard.directories.entry(parent).or_default();
-            *count += by;
-            if *count == 0 {
-                shard.directories.remove(&parent);
-            }
+        if node != ROOT && self.knows(node) {
+            self.directories.set_parent(node, parent);
         }
     }
 
@@ -250,7 +200,7 @@ impl Nodes {
     pub(crate) fn all(&self) -> Vec<u64> {
         let mut all = vec![ROOT];
         for shard in &self.shards {
-            all.extend(shard.lock().unwrap_or_else(PoisonError::into_inner).nodes.keys());
+            all.extend(shard.lock().unwrap_or_else(PoisonError::into_inner).keys());
         }
         all
     }
@@ -299,8 +249,8 @@ mod tests {
     fn a_node_lives_until_its_last_lookup_is_forgotten() {
         let (fs, nodes) = tree();
         let entry = make(&fs, "a");
-        let first = nodes.add_lookup(ROOT, &entry);
-        let second = nodes.add_lookup(ROOT, &entry);
+        let first = nodes.add_lookup((ROOT, b"a"), &entry);
+        let second = nodes.add_lookup((ROOT, b"a"), &entry);
         assert_eq!((first.node, first.generation), (second.node, second.generation));
         assert_eq!(nodes.len(), 1);
         nodes.forget(first.node, 1);
@@ -313,7 +263,7 @@ mod tests {
     #[test]
     fn excess_and_unknown_forgets_are_harmless() {
         let (fs, nodes) = tree();
-        let node = nodes.add_lookup(ROOT, &make(&fs, "a")).node;
+        let node = nodes.add_lookup((ROOT, b"a"), &make(&fs, "a")).node;
         nodes.forget(node, u64::MAX);
         nodes.forget(node, 1);
         nodes.forget(ROOT, 99);
@@ -335,28 +285,31 @@ mod tests {
     fn an_object_that_reuses_a_number_gets_another_node() {
         let (fs, nodes) = tree();
         let entry = make(&fs, "a");
-        let before = nodes.add_lookup(ROOT, &entry);
+        let before = nodes.add_lookup((ROOT, b"a"), &entry);
         fs.root().unlink(&Cx::internal(0, 0), Name::new(b"a").unwrap()).unwrap();
         let other = namesake(&entry);
-        let after = nodes.add_lookup(ROOT, &other);
+        let after = nodes.add_lookup((ROOT, b"a"), &other);
         assert_ne!(after.node, before.node);
         assert!(Arc::ptr_eq(&nodes.get(before.node).unwrap(), &entry.vnode));
         assert!(Arc::ptr_eq(&nodes.get(after.node).unwrap(), &other.vnode));
-        assert_eq!((nodes.node_of(&*other.vnode), nodes.add_lookup(ROOT, &other).node), (after.node, after.node));
+        assert_eq!(
+            (nodes.node_of(&*other.vnode), nodes.add_lookup((ROOT, b"a"), &other).node),
+            (after.node, after.node)
+        );
         // Once the kernel has forgotten both, the number's own node is used again.
         nodes.forget(before.node, 1);
         nodes.forget(after.node, 2);
-        assert_eq!(nodes.add_lookup(ROOT, &other).node, before.node);
+        assert_eq!(nodes.add_lookup((ROOT, b"a"), &other).node, before.node);
     }
 
     #[test]
     fn a_live_object_keeps_its_generation() {
         let (fs, nodes) = tree();
         let entry = make(&fs, "a");
-        let before = nodes.add_lookup(ROOT, &entry);
+        let before = nodes.add_lookup((ROOT, b"a"), &entry);
         // As if the log of a union below was written by an older server, which recorded no
         // generations.
-        assert_eq!(nodes.add_lookup(ROOT, &namesake(&entry)).generation, before.generation);
+        assert_eq!(nodes.add_lookup((ROOT, b"a"), &namesake(&entry)).generation, before.generation);
     }
 
     #[test]
@@ -365,19 +318,15 @@ mod tests {
         let cx = Cx::internal(0, 0);
         let dir = fs.root().mkdir(&cx, Name::new(b"d").unwrap(), 0o755).unwrap();
         let sub = dir.vnode.mkdir(&cx, Name::new(b"s").unwrap(), 0o755).unwrap();
-        let d = nodes.add_lookup(ROOT, &dir).node;
-        let s = nodes.add_lookup(d, &sub).node;
+        let d = nodes.add_lookup((ROOT, b"d"), &dir).node;
+        let s = nodes.add_lookup((d, b"s"), &sub).node;
         assert_eq!([ROOT, d, s].map(|node| nodes.parent_of(node)), [ROOT, ROOT, d].map(Some));
-        assert!(nodes.has_directories(ROOT) && nodes.has_directories(d) && !nodes.has_directories(s));
-        nodes.moved(s, ROOT);
+        nodes.directories.renamed((d, b"s"), (ROOT, b"s"), false);
         assert_eq!(nodes.parent_of(s), Some(ROOT));
-        assert!(nodes.has_directories(ROOT) && !nodes.has_directories(d));
         // The kernel looks it up again, and forgets everything.
-        nodes.add_lookup(ROOT, &sub);
+        nodes.add_lookup((ROOT, b"s"), &sub);
         nodes.forget(s, 2);
-        assert!(nodes.has_directories(ROOT));
         nodes.forget(d, 1);
-        assert!(!nodes.has_directories(ROOT));
     }
 
     #[test]
@@ -390,13 +339,10 @@ mod tests {
         assert_eq!(nodes.parent_of(d), None, "the kernel does not know it");
         assert_eq!(nodes.add_lookup_by_id(&dir).node, d);
         assert_eq!(nodes.parent_of(d), None);
-        assert!(!nodes.has_directories(ROOT));
         nodes.set_parent(d, ROOT);
         nodes.set_parent(d, 77);
         assert_eq!(nodes.parent_of(d), Some(ROOT));
-        assert!(nodes.has_directories(ROOT));
-        nodes.add_lookup(ROOT, &dir);
+        nodes.add_lookup((ROOT, b"d"), &dir);
         nodes.forget(d, 2);
-        assert!(!nodes.has_directories(ROOT) && nodes.parent_of(d).is_none());
     }
 }

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vnode::{
-    Attr, Backing, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, Name, OpenFile, OpenFlags, Properties, SetAttr, Vnode,
-    Whence, XattrFlags,
+    Attr, Backing, Cx, Entry, Errno, Kind, Layer, MAY_BLOCK, OpenFile, OpenFlags, Properties, SetAttr, Vnode, Whence,
+    XattrFlags,
 };
 
 /// A stack of layers, served as a FUSE file system.
@@ -93,7 +93,7 @@ impl Server {
 
     /// Counts the lookup of an entry, and returns the entry for the kernel.
     pub(crate) fn entry_out(&self, call: &RequestContext<'_>, at: (u64, &[u8]), entry: &Entry) -> EntryOut {
-        let out = self.nameless_entry_out(call, self.nodes.add_lookup(at.0, entry), entry);
+        let out = self.nameless_entry_out(call, self.nodes.add_lookup(at, entry), entry);
         let lifetime = self.name_lifetime(call, at);
         if self.is_name_overtaken(call, at) { without_lifetime(out) } else { with_name_lifetime(out, lifetime) }
     }
@@ -149,6 +149,26 @@ impl Server {
             return Err(Errno::NOENT);
         }
         Ok(Some(with_name_lifetime(EntryOut::default(), lifetime)))
+    }
+
+    /// Returns the reply to a LOOKUP that failed: the directory that the kernel knows there, if the
+    /// error does not say that it is gone. After an error, the kernel would unmount what is mounted
+    /// on the directory or below.
+    ///
+    /// The entry has neither a lifetime nor real attributes. The kernel requests these before it
+    /// uses them, for a permission check too, and the caller gets the error then.
+    fn keep_directory(&self, at: (u64, &[u8]), errno: Errno) -> Reply<EntryOut> {
+        let is_gone = matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::STALE);
+        // These are no results, and the kernel drops nothing.
+        let is_unanswered = matches!(errno, MAY_BLOCK | Errno::INTR | Errno::NOMEM);
+        if is_gone || is_unanswered || self.properties.varies_by_caller {
+            return Err(errno);
+        }
+        let known = self.nodes.repeat_lookup(at).ok_or(errno)?;
+        let ino = self.nodes.successors.number_of(known.node);
+        let attr = fuse::abi::Attr { ino, mode: Kind::Directory.mode_bits(), nlink: 2, ..fuse::abi::Attr::default() };
+        let generation = u64::from(known.generation);
+        Ok(EntryOut { nodeid: known.node, generation, attr, ..EntryOut::default() })
     }
 
     /// Updates the attribute lifetime of an entry that was created and opened.
@@ -314,11 +334,13 @@ impl Server {
     /// Forgets a name that was removed, and the listing that it was in.
     fn removed(&self, parent: u64, name: &[u8]) {
         self.listing_cache.remove(parent);
+        self.nodes.directories.lost(parent, name);
         self.notifier.names.removed(parent, name);
     }
 
     /// Records that the kernel moves a name, with its lifetime.
     fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8]), exchange: bool) {
+        self.nodes.directories.renamed(old, new, exchange);
         if self.names <= SHORT {
             return;
         }
@@ -329,18 +351,6 @@ impl Server {
             expire(new);
         } else if !self.notifier.names.renamed(old, new) {
             expire(new);
-        }
-    }
-
-    /// Updates the parent of a directory that was moved out of `old`. The kernel looks up a
-    /// directory before it moves it: if it knows no directory in `old`, the moved object is not a
-    /// directory.
-    fn record_move(&self, cx: &Cx<'_>, old: u64, (dir, parent): (&dyn Vnode, u64), name: Name<'_>) {
-        if self.nodes.has_directories(old)
-            && let Ok(Some(entry)) = dir.lookup(cx, name)
-            && entry.vnode.kind() == Kind::Directory
-        {
-            self.nodes.moved(entry.vnode.id(), parent);
         }
     }
 
@@ -441,15 +451,20 @@ impl Filesystem for Server {
             b".." => return self.lookup_parent(&call, parent),
             _ => {}
         }
-        let cx = call.cx(0);
-        let Some(entry) = self.nodes.get(parent)?.lookup(&cx, name(bytes)?)? else {
-            return self.negative_entry(&call, (parent, bytes));
+        let (cx, at) = (call.cx(0), (parent, bytes));
+        let entry = match self.nodes.get(parent)?.lookup(&cx, name(bytes)?) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => {
+                self.nodes.directories.lost(parent, bytes);
+                return self.negative_entry(&call, at);
+            }
+            Err(errno) => return self.keep_directory(at, errno).map(Some),
         };
         // Before the lookup is counted, because the request may be repeated on a thread that may
         // block.
         let vnode = &entry.vnode;
         self.listing_cache.check(&cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier)?;
-        Ok(Some(self.entry_out(&call, (parent, bytes), &entry)))
+        Ok(Some(self.entry_out(&call, at, &entry)))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -567,12 +582,6 @@ impl Filesystem for Server {
         self.listing_cache.remove(parent);
         self.listing_cache.remove(new_parent);
         self.renamed((parent, bytes), (new_parent, new_bytes), flags.exchange);
-        if parent != new_parent {
-            self.record_move(&cx, parent, (&*to, new_parent), new);
-            if flags.exchange {
-                self.record_move(&cx, new_parent, (&*from, parent), old);
-            }
-        }
         Ok(())
     }
 
@@ -644,7 +653,7 @@ impl Filesystem for Server {
         let flags = convert::open_flags(arg.flags);
         let created = self.nodes.get(parent)?.tmpfile(&call.cx(arg.umask), arg.mode & 0o7777, flags);
         let (entry, file) = created.map_err(|errno| self.warn_on_shortage(rq, errno))?;
-        let out = self.nameless_entry_out(&call, self.nodes.add_lookup(parent, &entry), &entry);
+        let out = self.nameless_entry_out(&call, self.nodes.add_lookup_by_id(&entry), &entry);
         let open = self.open_new(&out, file, flags, &entry.attr)?;
         Ok((self.refresh_attr_lifetime(&call, out), open))
     }
@@ -958,6 +967,46 @@ mod tests {
             let sub = server.mkdir(rq, a, 0o755, 0, b"sub").unwrap().nodeid;
             server.rename(rq, a, b"sub", b, b"sub", RenameFlags2(0)).unwrap();
             assert_eq!(server.nodes.parent_of(sub), Some(b));
+        });
+    }
+
+    /// The kernel would unmount what is mounted there.
+    #[test]
+    fn a_failing_lookup_returns_the_directory_that_the_kernel_knows() {
+        let faults = Faults::new();
+        let fs = MemFs::with(MemOptions::default(), &faults);
+        let server = Server::new(fs, &Config::new("/".into(), "none", "test"));
+        request(0, Opcode::Lookup, |rq| {
+            let lookup = |parent, name: &[u8]| {
+                let reply = server.lookup(rq, parent, name);
+                reply.map(|entry| entry.map_or(0, |entry| entry.nodeid))
+            };
+            let failing = |parent, name: &[u8], errno| {
+                faults.arm(Plan { count: Count::Only(Op::Lookup), at: 1, fault: Fault::Error(errno) });
+                let reply = server.lookup(rq, parent, name);
+                faults.reset();
+                reply.map(|entry| entry.unwrap())
+            };
+            let dir = server.mkdir(rq, ROOT, 0o755, 0, b"dir").unwrap();
+            let sub = server.mkdir(rq, dir.nodeid, 0o755, 0, b"sub").unwrap().nodeid;
+            server.mknod(rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap();
+            let kept = failing(ROOT, b"dir", Errno::IO).unwrap();
+            assert_eq!((kept.nodeid, kept.generation, kept.attr.ino), (dir.nodeid, dir.generation, dir.attr.ino));
+            assert_eq!((kept.entry_valid, kept.attr_valid, kept.attr.mode), (0, 0, 0o040_000));
+            for errno in [Errno::NOENT, Errno::STALE, Errno::NOMEM, Errno::INTR] {
+                assert_eq!(failing(ROOT, b"dir", errno).unwrap_err(), errno);
+            }
+            assert_eq!(failing(ROOT, b"f", Errno::IO).unwrap_err(), Errno::IO);
+            assert_eq!(failing(ROOT, b"absent", Errno::IO).unwrap_err(), Errno::IO);
+            server.rename(rq, dir.nodeid, b"sub", ROOT, b"moved", RenameFlags2(0)).unwrap();
+            assert_eq!(failing(ROOT, b"moved", Errno::IO).unwrap().nodeid, sub);
+            assert_eq!(failing(dir.nodeid, b"sub", Errno::IO).unwrap_err(), Errno::IO);
+            server.rmdir(rq, ROOT, b"moved").unwrap();
+            assert_eq!(failing(ROOT, b"moved", Errno::IO).unwrap_err(), Errno::IO);
+            // The lookups of `dir` that were answered, and its creation.
+            server.forget(&[ForgetOne { nodeid: dir.nodeid, nlookup: 2 }]);
+            assert_eq!(failing(ROOT, b"dir", Errno::IO).unwrap_err(), Errno::IO);
+            assert_eq!(lookup(ROOT, b"dir").unwrap(), dir.nodeid);
         });
     }
 

@@ -198,6 +198,36 @@ fn lost_events_keep_them(mut inside: Inside) {
     inside.check("lost events");
 }
 
+/// Every lookup fails, because a branch has lost its server. What is mounted on a directory stays,
+/// and can be used as far as the directories that lead to it can.
+fn a_directory_that_fails_keeps_them(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let (lower, upper) = (sandbox.dir("lower"), sandbox.dir("upper"));
+    for dir in ["usr/lib", "home"] {
+        fs::create_dir_all(lower.join(dir)).unwrap();
+    }
+    let mut below = Mounted::new(Spec::wrap(&lower, transport), &sandbox.path("below"));
+    let union = Mounted::with_options(Spec::union(&upper, below.dir(), transport), &sandbox.path("u"), "cache=0");
+    for name in ["usr/lib", "home"] {
+        run(Command::new("mount").args(["-t", "tmpfs", "t"]).arg(union.path(name)));
+    }
+    fs::write(union.path("home/file"), "text").unwrap();
+    let inside = || {
+        let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+        table.lines().filter(|line| line.contains(" tmpfs ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mounts = inside();
+    below.crash();
+    std::mem::forget(below);
+    fs::metadata(union.path("other")).expect_err("a lookup on the lost branch");
+    let _error = fs::metadata(union.path("usr/lib"));
+    assert_eq!(fs::read_to_string(union.path("home/file")).unwrap(), "text");
+    assert_eq!(inside(), mounts);
+    // Together with what is mounted inside, which can't be reached.
+    run(Command::new("umount").arg("-l").arg(union.dir()));
+    std::mem::forget(union);
+}
+
 fn lost_events_in_a_union(transport: Transport) {
     lost_events_keep_them(Inside::new(|upper, lower| Spec::union(upper, lower, transport), "cache=3600"));
 }
@@ -206,4 +236,9 @@ fn lost_events_in_the_null_layer(transport: Transport) {
     lost_events_keep_them(Inside::new(|_, lower| Spec::wrap(lower, transport), "cache=3600"));
 }
 
-on_both_transports!(a_union_keeps_them, lost_events_in_a_union, lost_events_in_the_null_layer);
+on_both_transports!(
+    a_directory_that_fails_keeps_them,
+    a_union_keeps_them,
+    lost_events_in_a_union,
+    lost_events_in_the_null_layer
+);
