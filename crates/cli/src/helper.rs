@@ -80,7 +80,7 @@ fn ask_passphrase() -> Result<cryptfs::Secret, Failure> {
 }
 
 fn serve_in_background(kind: Type, program: &str, cmdline: &Cmdline) -> Result<(), Failure> {
-    process::leave_session()?;
+    process::follow_parent()?;
     enter_namespace(cmdline)?;
     process::close_inherited();
     let options = options::parse(&cmdline.options, kind, cmdline.sloppy)?;

@@ -47,21 +47,23 @@ fn close_all_but(kept: i32) {
     }
 }
 
-/// Starts a new session, and requests SIGTERM if the parent dies before [`outlive_parent`].
+/// Requests SIGTERM if the parent dies before [`outlive_parent`].
 ///
 /// # Errors
 /// The parent-death signal can't be set.
-pub fn leave_session() -> Result<(), Failure> {
+pub fn follow_parent() -> Result<(), Failure> {
     let refuse = |errno| Failure::system(format!("can't run in the background: {}", reason(errno)));
-    // Fails only for a process group leader. The spawned server is not one, unless a user runs it
-    // by hand.
-    let _ = rustix::process::setsid();
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(refuse)
 }
 
-/// Clears the parent-death signal once the file system is mounted, so that the server outlives its
-/// parent.
+/// Starts a new session and clears the parent-death signal, so that the server outlives its parent.
+///
+/// Only once the file system is mounted and the mount point needs no lookup any more: below autofs,
+/// such a lookup waits for the automounter, except in its process group.
 pub fn outlive_parent() {
+    // Fails only for a process group leader. The spawned server is not one, unless a user runs it
+    // by hand.
+    let _ = rustix::process::setsid();
     let _ = rustix::process::set_parent_process_death_signal(None);
 }
 

@@ -3,6 +3,7 @@
 
 mod atime;
 mod audit;
+mod automount;
 mod cached;
 mod casefold;
 mod coherence;
