@@ -5,7 +5,7 @@ use crate::channel;
 use crate::edits::{Edit, Position, Which};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
-use crate::live::{self, Answer, CHANGE, FileInUse, LIST, List, Listed, Wanted, WantedChange, WantedInUse};
+use crate::live::{self, Answer, CHANGE, FileInUse, LIST, List, Listed, RootDir, Wanted, WantedChange, WantedInUse};
 use crate::registry::{self, Registry};
 use crate::users::{self, User};
 use core::fmt::Write as _;
@@ -70,7 +70,8 @@ pub fn apply(path: &Path, edits: &[Edit], in_use: WantedInUse) -> Result<List, F
         if plan.changes.is_empty() {
             return Ok(list);
         }
-        let wanted = Wanted { generation: list.generation, changes: std::mem::take(&mut plan.changes), in_use };
+        let root = RootDir::own().map_err(|errno| Failure::system(format!("/: {}", reason(errno))))?;
+        let wanted = Wanted { generation: list.generation, changes: std::mem::take(&mut plan.changes), in_use, root };
         let input = serde_json::to_vec(&wanted).map_err(|error| Failure::system(error.to_string()))?;
         let reply = channel::call(path, CHANGE, &input).map_err(|error| refusal(path, CHANGE, error))?;
         match serde_json::from_slice(&reply).map_err(|_| channel::failure(path, CHANGE, Error::Garbled))? {

@@ -75,6 +75,34 @@ pub struct Wanted {
     /// Files that are open on a removed branch: `refuse`, `copyup` or `keep`.
     #[serde(default)]
     pub in_use: WantedInUse,
+    /// The root directory through which the paths of new branches are found.
+    pub root: RootDir,
+}
+
+/// A root directory, for a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootDir {
+    /// The ID of its mount, which no other mount has, in any mount namespace.
+    mount: u64,
+    /// Device and inode number.
+    device: (u32, u32),
+    inode: u64,
+}
+
+impl RootDir {
+    /// Returns the root directory of this process.
+    ///
+    /// # Errors
+    /// Those of statx(2).
+    pub fn own() -> Result<Self, Errno> {
+        Self::at(Path::new("/"))
+    }
+
+    fn at(path: &Path) -> Result<Self, Errno> {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+        let root = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::MNT_ID)?;
+        Ok(Self { mount: root.stx_mnt_id, device: (root.stx_dev_major, root.stx_dev_minor), inode: root.stx_ino })
+    }
 }
 
 /// A change of the branches.
@@ -355,7 +383,7 @@ impl Live {
         let is_new =
             |change: &WantedChange| matches!(change, WantedChange::Insert { .. } | WantedChange::Snapshot { .. });
         let inserts = wanted.changes.iter().any(is_new);
-        let caller_pid = if inserts { foreign_caller(pid)? } else { None };
+        let caller_pid = if inserts { foreign_caller(pid, wanted.root)? } else { None };
         for change in &wanted.changes {
             match change {
                 WantedChange::Insert { at, branch } => {
@@ -589,32 +617,27 @@ pub fn name(kind: &'static LayerType, spec: &BranchSpec) -> Option<String> {
 }
 
 /// Returns the process through whose root directory the paths of a request are found: `pid`, which
-/// sent it, or `None` if its root directory and mount namespace are those of this process.
+/// sent it, or `None` if its root directory is that of this process.
 ///
-/// The kernel has taken the number from the thread that waits for the reply, so it can't belong to
-/// another process before that.
-fn foreign_caller(pid: u32) -> Result<Option<u32>, Failure> {
-    let identity = |process: &str| -> Result<_, Errno> {
-        let namespace = rustix::fs::stat(format!("/proc/{process}/ns/mnt"))?;
-        let root = rustix::fs::statx(
-            rustix::fs::CWD,
-            format!("/proc/{process}/root"),
-            rustix::fs::AtFlags::STATX_DONT_SYNC,
-            rustix::fs::StatxFlags::INO | rustix::fs::StatxFlags::MNT_ID,
-        )?;
-        Ok((namespace.st_ino, root.stx_mnt_id, root.stx_dev_major, root.stx_dev_minor, root.stx_ino))
-    };
-    let unseen = |errno| {
+/// The number alone proves nothing: /proc may belong to another PID namespace, and show another
+/// process under it. So the sender says what its root directory is.
+fn foreign_caller(pid: u32, root: RootDir) -> Result<Option<u32>, Failure> {
+    if RootDir::own() == Ok(root) {
+        return Ok(None);
+    }
+    let unseen = |reason: String| {
         Failure::mount(format!(
-            "the server can't access your mount namespace ({}): run the command as the user, and in the PID namespace, of the server",
-            reason(errno)
+            "the server can't access your mount namespace ({reason}): run the command as the user, and in the PID namespace, of the server"
         ))
     };
     if pid == 0 {
-        return Err(unseen(Errno::SRCH));
+        return Err(unseen(reason(Errno::SRCH)));
     }
-    let (callers, own) = (identity(&pid.to_string()).map_err(unseen)?, identity("self").map_err(unseen)?);
-    Ok((callers != own).then_some(pid))
+    match RootDir::at(Path::new(&format!("/proc/{pid}/root"))) {
+        Ok(seen) if seen == root => Ok(Some(pid)),
+        Ok(_) => Err(unseen("its /proc belongs to another PID namespace".to_owned())),
+        Err(errno) => Err(unseen(reason(errno))),
+    }
 }
 
 /// Returns the directories that are written before a change, but not after it.

@@ -107,6 +107,34 @@ fn program(name: &str) -> Command {
     command
 }
 
+/// In a PID namespace with the /proc of another one, where the number of the process that adds a
+/// branch belongs to another process, in another mount namespace.
+fn a_foreign_proc_does_not_mislead(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [_, _, added, decoy] = ["rw", "u", "added", "decoy"].map(|name| sandbox.dir(name));
+    fs::write(added.join("file"), "right").unwrap();
+    fs::write(decoy.join("file"), "wrong").unwrap();
+    for name in ["mount.unionfs", "unionctl"] {
+        std::os::unix::fs::symlink(Mounted::program().unwrap(), sandbox.path(name)).unwrap();
+    }
+    let inner = format!(
+        "set -e; cd /mnt
+        ./mount.unionfs none u -o dirs=/mnt/rw=rw,transport={}
+        ./unionctl u --add /mnt/added
+        cat u/file
+        umount u",
+        transport.name()
+    );
+    let outer = "
+        for number in $(seq 60); do
+            unshare --mount sh -c 'mount --bind /mnt/decoy /mnt/added; echo; exec sleep infinity' &
+        done | head -n 60 >/dev/null
+        unshare --pid --fork --kill-child sh -c \"$1\"";
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", outer, "bash", &inner]);
+    assert_eq!(strata_tests::process::run(&mut command), "right");
+}
+
 /// A process with a file open, which is killed at the end.
 struct Holder(Child);
 
@@ -580,6 +608,7 @@ fn a_server_is_killed_during_changes(transport: Transport) {
 }
 
 on_both_transports!(
+    a_foreign_proc_does_not_mislead,
     a_branch_is_added_and_removed,
     working_directories,
     a_branch_in_use_is_not_removed,
