@@ -141,6 +141,12 @@ impl Plan {
         // nothing.
         drop(self);
         tracing::info!("{} mounted by {program}", point.display());
+        if !fuse::proc_shows_callers() {
+            tracing::warn!(
+                "/proc belongs to another PID namespace: groups, sessions and programs of callers are unknown; \
+                 mount the right one before: mount -t proc proc /proc"
+            );
+        }
         if stop.arm(&mounted) {
             signals::unmount(&mounted);
         } else if in_background {

@@ -23,6 +23,7 @@
 pub mod abi;
 mod backing;
 mod backlog;
+mod callers;
 pub mod control;
 mod core;
 mod counters;
@@ -60,6 +61,7 @@ extern crate self as fuse;
 mod dummy;
 
 pub use backing::BackingId;
+pub use callers::proc_shows_callers;
 pub use counters::CounterSnapshot;
 pub use dirbuf::DirBuf;
 pub use error::MountError;
@@ -68,7 +70,7 @@ pub use heap_trim::trim_heap;
 pub use init::{Agreed, InitConfig};
 pub use latency::{BUCKETS, LatencySnapshot};
 pub use mount::{Connection, Flags, MountOptions, Mounter, Transport};
-pub use notify::Notifier;
+pub use notify::{Notifier, expires_missing_names};
 pub use opcode::Opcode;
 pub use request::Request;
 pub use rustix::io::Errno;

@@ -67,14 +67,16 @@ impl Notifier {
         self.send_locking(&entry_message(parent, name, flags)?)
     }
 
-    /// Expires names of a directory: see [`Notifier::expire_entry`]. The calling thread wakes up
-    /// once, not for each of them. Those that the kernel does not know count as sent.
+    /// Expires names, given with their directories: see [`Notifier::expire_entry`]. The calling
+    /// thread wakes up once, not for each of them. Those that the kernel does not know count as
+    /// sent.
     ///
     /// # Errors
-    /// See [`Notifier`]. `ENOENT` if the kernel knows none of them.
-    pub fn expire_entries<'a>(&self, parent: u64, names: impl Iterator<Item = &'a [u8]>) -> Result<(), Errno> {
+    /// See [`Notifier`]; the last one, after all others were sent. `ENOENT` if the kernel knows
+    /// none of them.
+    pub fn expire_entries<'a>(&self, names: impl Iterator<Item = (u64, &'a [u8])>) -> Result<(), Errno> {
         let mut messages = Vec::new();
-        for name in names {
+        for (parent, name) in names {
             messages.extend(entry_message(parent, name, abi::EXPIRE_ONLY)?);
         }
         self.send_locking(&messages)
@@ -209,20 +211,22 @@ impl Notifier {
 /// kernel knows.
 ///
 /// # Errors
-/// `ENOENT` if none did. At any other error, the rest is not written.
+/// `ENOENT` if none did. Any other error is returned after the rest was written, unless there is no
+/// connection any more.
 pub(crate) fn write_each(device: BorrowedFd<'_>, mut messages: &[u8]) -> Result<u64, Errno> {
-    let mut known = 0;
+    let (mut known, mut failed) = (0, Errno::NOENT);
     while let Ok((header, _)) = OutHeader::read_from_prefix(messages) {
         let len = usize::try_from(header.len).unwrap_or(usize::MAX);
         let (message, rest) = messages.split_at_checked(len).ok_or(Errno::INVAL)?;
         match rustix::io::write(device, message) {
             Ok(_) => known += 1,
             Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
+            Err(error @ (Errno::NOTCONN | Errno::NODEV)) => return Err(error),
+            Err(error) => failed = error,
         }
         messages = rest;
     }
-    if known == 0 { Err(Errno::NOENT) } else { Ok(known) }
+    if failed != Errno::NOENT || known == 0 { Err(failed) } else { Ok(known) }
 }
 
 fn entry_message(parent: u64, name: &[u8], flags: u32) -> Result<Vec<u8>, Errno> {
@@ -241,10 +245,54 @@ fn length(bytes: &[u8]) -> Result<u32, Errno> {
     u32::try_from(bytes.len()).map_err(|_| Errno::INVAL)
 }
 
+/// Whether the kernel expires missing names that it has cached. Linux 6.19 to 7.1 answer `ENOENT`,
+/// and trust such a name until its lifetime ends.
+#[must_use]
+pub fn expires_missing_names() -> bool {
+    let release = rustix::system::uname();
+    !ignores_missing_names(&release.release().to_string_lossy())
+}
+
+fn ignores_missing_names(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    ((6, 19)..(7, 2)).contains(&version)
+}
+
 impl Session {
     /// Returns a handle for sending notifications.
     #[must_use]
     pub fn notifier(self: &Arc<Self>) -> Notifier {
         Notifier::new(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_ignore_missing_names() {
+        for release in ["6.19.0", "6.19-rc1", "7.0.3-amd64", "7.1.0+deb14"] {
+            assert!(ignores_missing_names(release), "{release}");
+        }
+        for release in ["6.1.0-41-amd64", "6.18.44", "7.2.0-rc1", "10.0", "", "strange"] {
+            assert!(!ignores_missing_names(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn every_message_is_written() {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::DIRECT).unwrap();
+        let messages = [entry_message(1, b"a", 0).unwrap(), entry_message(2, b"name", 0).unwrap()];
+        assert_eq!(write_each(write.as_fd(), &messages.concat()), Ok(2));
+        for message in &messages {
+            let mut buffer = [0; 256];
+            let len = rustix::io::read(&read, &mut buffer).unwrap();
+            assert_eq!(buffer.get(..len), Some(&**message));
+        }
+        assert_eq!(write_each(write.as_fd(), &[]), Err(Errno::NOENT));
+        drop(read);
+        assert_eq!(write_each(write.as_fd(), &messages.concat()), Err(Errno::PIPE));
     }
 }

@@ -18,7 +18,9 @@ pub struct Request<'a> {
     pub uid: u32,
     /// File-system group id of the caller.
     pub gid: u32,
-    /// Process (thread) id of the caller in the server's pid namespace, or 0.
+    /// Process (thread) id of the caller in the server's pid namespace. 0: the kernel itself, a
+    /// process outside of the namespace, or unknown because /proc belongs to another one
+    /// ([`crate::proc_shows_callers`]).
     pub pid: u32,
     /// Whether the handler may block. False on a thread that serves other requests too: see
     /// [`crate::MAY_BLOCK`].
@@ -31,7 +33,7 @@ impl<'a> Request<'a> {
     /// Creates a request from its header. `cancelled` becomes true when a signal
     /// interrupts the caller. `extensions` is the tail of a creation.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         header: &InHeader,
         opcode: Opcode,
         may_block: bool,
@@ -44,7 +46,7 @@ impl<'a> Request<'a> {
             node: header.nodeid,
             uid: header.uid,
             gid: header.gid,
-            pid: header.pid,
+            pid: if crate::proc_shows_callers() { header.pid } else { 0 },
             may_block,
             cancelled,
             extensions,

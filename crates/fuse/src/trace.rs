@@ -111,6 +111,7 @@ fn quoted(out: &mut String, name: &[u8]) {
 fn caller(header: &InHeader) -> String {
     let mut out = format!("uid {} gid {} pid {}", header.uid, header.gid, header.pid);
     if header.pid != 0
+        && crate::proc_shows_callers()
         && let Ok(command) = std::fs::read(format!("/proc/{}/comm", header.pid))
     {
         let _ = write!(out, " ({})", command.trim_ascii_end().escape_ascii());

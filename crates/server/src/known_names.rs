@@ -60,12 +60,8 @@ impl Shard {
     }
 }
 
-/// Names of one directory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct NamesOf {
-    pub(crate) dir: u64,
-    pub(crate) names: Vec<Box<[u8]>>,
-}
+/// A name, with the node id of its directory.
+pub(crate) type NameIn = (u64, Box<[u8]>);
 
 /// The table: see the module's description.
 #[derive(Debug)]
@@ -78,12 +74,21 @@ pub(crate) struct KnownNames {
     /// When the full table is next searched for names whose lifetime has ended, in seconds since
     /// `start`.
     sweep_at: AtomicU32,
+    /// Number of [`Self::take`] under way.
+    taking: AtomicUsize,
 }
 
 impl Default for KnownNames {
     fn default() -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self { shards, len: 0.into(), max: MAX_NAMES.into(), start: Instant::now(), sweep_at: 0.into() }
+        Self {
+            shards,
+            len: 0.into(),
+            max: MAX_NAMES.into(),
+            start: Instant::now(),
+            sweep_at: 0.into(),
+            taking: 0.into(),
+        }
     }
 }
 
@@ -103,8 +108,7 @@ impl KnownNames {
     /// Records a name. Returns false if there is no room.
     fn insert(&self, dir: u64, name: &[u8], lifetime: Duration) -> bool {
         let at = self.now();
-        // Both times were rounded down.
-        let until = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).saturating_add(at).saturating_add(2);
+        let until = until(at, lifetime);
         let done = self.change(dir, |shard| {
             if let Some(known) = shard.dirs.get_mut(&dir).and_then(|names| names.get_mut(name)) {
                 // An earlier reply may have given it more time.
@@ -131,14 +135,36 @@ impl KnownNames {
     }
 
     /// Records a rename through the mount: the kernel trusts the new name for as long as it would
-    /// have trusted the old one. Returns false if the new name is to be expired: the old one was
-    /// not in the table, or was taken out meanwhile, and then is not found where it is expired.
-    pub(crate) fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8])) -> bool {
+    /// have trusted the old one, `usual` at most. Returns false if the new name is to be expired,
+    /// and after an exchange the old one too: all names are being taken out, and the old one is not
+    /// found any more where it is expired.
+    ///
+    /// The kernel holds the locks of both directories meanwhile, so a name there is not expired
+    /// before the rename has ended.
+    pub(crate) fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8]), exchange: bool, usual: Duration) -> bool {
+        if usual <= SHORT || self.max.load(Ordering::Relaxed) == 0 || old == new {
+            return true;
+        }
+        let known = [self.grant_of(old), self.grant_of(new).filter(|_| exchange)];
+        let until_then = known.into_iter().flatten().map(|grant| grant.until).max();
+        // Read after the table: a name that was taken out before is expired by now.
+        let is_taking = self.taking.load(Ordering::SeqCst) > 0;
         let at = self.now();
-        let Some(moved) = self.change(old.0, |shard| shard.get(old.0, old.1)) else { return false };
-        // Added before the other is removed: who takes all names gets one of them.
-        self.change(new.0, |shard| shard.insert(new.0, new.1, Grant { at, ..moved }));
-        old == new || self.change(old.0, |shard| shard.remove(old.0, old.1))
+        if let Some(until) = until_then.or_else(|| is_taking.then(|| until(at, usual))) {
+            // Added before the other is removed: who takes all names gets one of them.
+            self.change(new.0, |shard| shard.insert(new.0, new.1, Grant { at, until }));
+            self.change(old.0, |shard| match exchange {
+                true => shard.insert(old.0, old.1, Grant { at, until }),
+                false => {
+                    shard.remove(old.0, old.1);
+                }
+            });
+        }
+        !is_taking && self.taking.load(Ordering::SeqCst) == 0
+    }
+
+    fn grant_of(&self, (dir, name): (u64, &[u8])) -> Option<Grant> {
+        self.lock(shard_of(dir)).get(dir, name)
     }
 
     /// Drops the names of a directory that the kernel has forgotten, and so they.
@@ -148,21 +174,27 @@ impl KnownNames {
         });
     }
 
-    /// Takes the names out of the table, in portions. The second list has those whose replies may
-    /// still be on their way to the kernel.
-    pub(crate) fn take(&self, mut expire: impl FnMut(&NamesOf)) -> Vec<NamesOf> {
+    /// Takes the names out of the table, in portions. Returns those whose replies may still be on
+    /// their way to the kernel.
+    pub(crate) fn take(&self, mut expire: impl FnMut(&[NameIn])) -> Vec<NameIn> {
+        self.taking.fetch_add(1, Ordering::SeqCst);
         let mut recent = Vec::new();
         for number in 0..SHARDS {
             let taken = std::mem::take(&mut *self.lock(number));
             self.len.fetch_sub(taken.len, Ordering::Relaxed);
             let since = self.now().saturating_sub(ON_THE_WAY);
+            let mut all = Vec::with_capacity(taken.len);
             for (dir, names) in taken.dirs {
-                let late = names.iter().filter(|(_, grant)| grant.at >= since);
-                let late = NamesOf { dir, names: late.map(|(name, _)| name.clone()).collect() };
-                expire(&NamesOf { dir, names: names.into_keys().collect() });
-                recent.extend((!late.names.is_empty()).then_some(late));
+                for (name, grant) in names {
+                    if grant.at >= since {
+                        recent.push((dir, name.clone()));
+                    }
+                    all.push((dir, name));
+                }
             }
+            expire(&all);
         }
+        self.taking.fetch_sub(1, Ordering::SeqCst);
         recent
     }
 
@@ -192,8 +224,8 @@ impl KnownNames {
     /// Drops the names whose lifetime has ended, if there can be any.
     fn sweep(&self, now: u32) {
         let due = self.sweep_at.load(Ordering::Relaxed);
-        let sweeps = |_| (now >= due).then_some(u32::MAX);
-        if self.sweep_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sweeps).is_err() {
+        let mine = || self.sweep_at.compare_exchange(due, u32::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if now < due || !mine() {
             return;
         }
         let mut next = u32::MAX;
@@ -212,6 +244,12 @@ impl KnownNames {
     }
 }
 
+/// Returns when a lifetime ends that begins in the second `at`.
+fn until(at: u32, lifetime: Duration) -> u32 {
+    // Both times were rounded down.
+    u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).saturating_add(at).saturating_add(2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,7 +264,7 @@ mod tests {
     /// Takes everything; returns the names in order.
     fn taken(table: &KnownNames) -> Vec<(u64, Vec<u8>)> {
         let mut all = Vec::new();
-        table.take(|of| all.extend(of.names.iter().map(|name| (of.dir, name.to_vec()))));
+        table.take(|taken| all.extend(taken.iter().map(|(dir, name)| (*dir, name.to_vec()))));
         assert_eq!(table.len.load(Ordering::Relaxed), 0);
         all.sort();
         all
@@ -277,10 +315,26 @@ mod tests {
         let table = with_room_for(2);
         table.grant(1, b"a", LONG);
         table.grant(2, b"b", LONG);
-        assert!(table.renamed((1, b"a"), (2, b"b")));
-        assert!(!table.renamed((1, b"a"), (2, b"c")), "it may have been taken a moment ago");
-        assert!(table.renamed((2, b"b"), (2, b"b")));
-        assert_eq!(taken(&table), [(2, b"b".to_vec())]);
+        let renamed = |old, new, exchange| table.renamed(old, new, exchange, LONG);
+        assert!(renamed((1, b"a"), (2, b"b"), false));
+        // The kernel trusts it for a short time.
+        assert!(renamed((1, b"short"), (2, b"c"), false));
+        assert!(renamed((2, b"b"), (2, b"b"), false));
+        assert!(renamed((2, b"b"), (3, b"d"), true));
+        assert_eq!(taken(&table), [(2, b"b".to_vec()), (3, b"d".to_vec())]);
+    }
+
+    /// The kernel lets the rename end before it expires the old name, which does not exist then.
+    #[test]
+    fn a_name_that_is_renamed_while_all_are_expired_is_expired_again() {
+        let table = with_room_for(2);
+        table.grant(1, b"a", LONG);
+        let mut renamed = Vec::new();
+        table.take(|_| renamed.push(table.renamed((1, b"a"), (1, b"b"), false, LONG)));
+        assert!(renamed.iter().all(|renamed| !renamed));
+        assert_eq!(taken(&table), [(1, b"b".to_vec())], "in case that the notification is lost");
+        table.disable();
+        table.take(|_| assert!(table.renamed((1, b"a"), (1, b"b"), false, LONG)));
     }
 
     #[test]
@@ -290,8 +344,8 @@ mod tests {
         table.start = table.start.checked_sub(Duration::from_secs(4)).unwrap();
         table.grant(1, b"late", LONG);
         let mut names = 0;
-        let again = table.take(|of| names += of.names.len());
-        assert_eq!((again, names), (vec![NamesOf { dir: 1, names: vec![b"late"[..].into()] }], 2));
+        let again = table.take(|taken| names += taken.len());
+        assert_eq!((again, names), (vec![(1, b"late"[..].into())], 2));
     }
 
     /// Random operations against a model without shards and limits.
@@ -315,9 +369,10 @@ mod tests {
                         model.remove(&old);
                     }
                     5 => {
-                        let is_known = table.renamed((old.0, &old.1), (new.0, &new.1));
-                        assert_eq!(is_known, model.remove(&old));
-                        model.extend(is_known.then_some(new));
+                        assert!(table.renamed((old.0, &old.1), (new.0, &new.1), false, LONG));
+                        if model.remove(&old) {
+                            model.insert(new);
+                        }
                     }
                     6 => {
                         table.forget(old.0);

@@ -88,9 +88,8 @@ impl Nodes {
         if self.is_root(&*entry.vnode) { NodeRef { node: ROOT, generation: 0 } } else { self.count_lookup(entry) }
     }
 
-    /// Counts one lookup of the directory that the kernel knows by this name, if any.
-    pub(crate) fn repeat_lookup(&self, (parent, name): (u64, &[u8])) -> Option<NodeRef> {
-        let node = self.directories.at(parent, name)?;
+    /// Counts another lookup of a node that the kernel knows.
+    pub(crate) fn repeat_lookup(&self, node: u64) -> Option<NodeRef> {
         let mut shard = self.shard(node);
         let known = shard.get_mut(&node)?;
         known.lookups = known.lookups.saturating_add(1);
@@ -154,8 +153,9 @@ impl Nodes {
         }
     }
 
-    /// Drops `count` lookups. Returns true if the node is forgotten with them.
-    pub(crate) fn forget(&self, node: u64, count: u64) -> bool {
+    /// Drops `count` lookups. Returns true if the node is forgotten with them; then `forgotten` has
+    /// run, before the node can be looked up again.
+    pub(crate) fn forget(&self, node: u64, count: u64, forgotten: impl FnOnce()) -> bool {
         if node == ROOT {
             return false;
         }
@@ -167,6 +167,8 @@ impl Nodes {
             if left == 0 {
                 gone = Some(slot.remove());
                 self.count.fetch_sub(1, Ordering::Relaxed);
+                self.directories.forget(node);
+                forgotten();
                 if shard.len() * 8 < shard.capacity() {
                     shard.shrink_to_fit();
                 }
@@ -175,13 +177,12 @@ impl Nodes {
             }
         }
         drop(shard);
-        let Some(gone) = gone else { return false };
-        if gone.vnode.kind() == Kind::Directory && !self.knows(node) {
-            self.directories.forget(node);
-        }
+        let forgotten = gone.is_some();
         drop(gone);
-        self.successors.forget(node, |other| self.knows(other));
-        true
+        if forgotten {
+            self.successors.forget(node, |other| self.knows(other));
+        }
+        forgotten
     }
 
     /// Returns the node id of a directory's parent, if known. The root is its own parent.
@@ -253,9 +254,9 @@ mod tests {
         let second = nodes.add_lookup((ROOT, b"a"), &entry);
         assert_eq!((first.node, first.generation), (second.node, second.generation));
         assert_eq!(nodes.len(), 1);
-        nodes.forget(first.node, 1);
+        nodes.forget(first.node, 1, || ());
         assert!(nodes.get(first.node).is_ok());
-        nodes.forget(first.node, 1);
+        nodes.forget(first.node, 1, || ());
         assert!(matches!(nodes.get(first.node), Err(Errno::STALE)));
         assert_eq!(nodes.len(), 0);
     }
@@ -264,9 +265,9 @@ mod tests {
     fn excess_and_unknown_forgets_are_harmless() {
         let (fs, nodes) = tree();
         let node = nodes.add_lookup((ROOT, b"a"), &make(&fs, "a")).node;
-        nodes.forget(node, u64::MAX);
-        nodes.forget(node, 1);
-        nodes.forget(ROOT, 99);
+        nodes.forget(node, u64::MAX, || ());
+        nodes.forget(node, 1, || ());
+        nodes.forget(ROOT, 99, || ());
         assert!(nodes.get(ROOT).is_ok());
         assert!(nodes.get(node).is_err());
     }
@@ -297,8 +298,8 @@ mod tests {
             (after.node, after.node)
         );
         // Once the kernel has forgotten both, the number's own node is used again.
-        nodes.forget(before.node, 1);
-        nodes.forget(after.node, 2);
+        nodes.forget(before.node, 1, || ());
+        nodes.forget(after.node, 2, || ());
         assert_eq!(nodes.add_lookup((ROOT, b"a"), &other).node, before.node);
     }
 
@@ -325,8 +326,8 @@ mod tests {
         assert_eq!(nodes.parent_of(s), Some(ROOT));
         // The kernel looks it up again, and forgets everything.
         nodes.add_lookup((ROOT, b"s"), &sub);
-        nodes.forget(s, 2);
-        nodes.forget(d, 1);
+        nodes.forget(s, 2, || ());
+        nodes.forget(d, 1, || ());
     }
 
     #[test]
@@ -343,6 +344,6 @@ mod tests {
         nodes.set_parent(d, 77);
         assert_eq!(nodes.parent_of(d), Some(ROOT));
         nodes.add_lookup((ROOT, b"d"), &dir);
-        nodes.forget(d, 2);
+        nodes.forget(d, 2, || ());
     }
 }

@@ -17,7 +17,7 @@
 //!   below an invalid name: see [`crate::known_names`].
 
 use crate::files::Files;
-use crate::known_names::{KnownNames, NamesOf};
+use crate::known_names::{KnownNames, NameIn};
 use crate::nodes::{Nodes, ROOT};
 use crate::reports::Reports;
 use fuse::{Notifier, Session};
@@ -55,7 +55,7 @@ pub(crate) enum Notification {
     /// Expire all names, and invalidate attributes, pages and listings of all nodes.
     Everything,
     /// Expire names again after everything was.
-    NamesAgain(Arc<[NamesOf]>),
+    NamesAgain(Arc<[NameIn]>),
 }
 
 impl Notification {
@@ -347,7 +347,7 @@ impl NotificationQueue {
                 Ok(())
             }
             Notification::Everything => self.send_everything(kernel),
-            Notification::NamesAgain(names) => names.iter().try_for_each(|names| expire(kernel, names)),
+            Notification::NamesAgain(names) => expire(kernel, names),
         };
         match sent {
             // The kernel does not have it cached.
@@ -362,21 +362,25 @@ impl NotificationQueue {
         if !recent.is_empty() {
             self.defer(Notification::NamesAgain(recent.into()));
         }
-        sent?;
-        self.nodes.all().chunks(PORTION).try_for_each(|nodes| unless_unknown(kernel.inval_inodes(nodes)))
+        in_portions(&self.nodes.all(), |nodes| kernel.inval_inodes(nodes)).and(sent)
     }
 }
 
-/// Expires names of a directory.
-fn expire(kernel: &Notifier, names: &NamesOf) -> Result<(), Errno> {
-    let mut portions = names.names.chunks(PORTION);
-    portions
-        .try_for_each(|portion| unless_unknown(kernel.expire_entries(names.dir, portion.iter().map(|name| &**name))))
+fn expire(kernel: &Notifier, names: &[NameIn]) -> Result<(), Errno> {
+    in_portions(names, |names| kernel.expire_entries(names.iter().map(|(dir, name)| (*dir, &**name))))
 }
 
-/// What the kernel does not know need not be invalidated.
-fn unless_unknown(sent: Result<(), Errno>) -> Result<(), Errno> {
-    if sent == Err(Errno::NOENT) { Ok(()) } else { sent }
+/// Sends notifications in portions. Returns the last error. What the kernel does not know need not
+/// be invalidated.
+fn in_portions<T>(all: &[T], mut send: impl FnMut(&[T]) -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut sent = Ok(());
+    for portion in all.chunks(PORTION) {
+        match send(portion) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            failed => sent = failed,
+        }
+    }
+    sent
 }
 
 /// Handles the layers' upcalls: see [`Upcalls`]. A vnode's number is its node id, except for the

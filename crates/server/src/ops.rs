@@ -36,8 +36,10 @@ pub(crate) struct Server {
     pub(crate) listing_cache: ListingCache,
     pub(crate) notifier: Arc<NotificationQueue>,
     pub(crate) cache: Duration,
-    /// Lifetime of cached names, positive and negative.
+    /// Lifetime of cached names.
     names: Duration,
+    /// Lifetime of cached negative lookups.
+    missing_names: Duration,
     xattrs: bool,
     properties: Properties,
     stack_depth: u32,
@@ -68,13 +70,15 @@ impl Server {
             caches_attributes: !properties.attributes_vary_by_caller,
         };
         layer.attach(Arc::new(upcalls));
+        let names = if properties.merges_names || properties.varies_by_caller { Duration::ZERO } else { config.cache };
         Self {
             nodes,
             files,
             listing_cache: ListingCache::default(),
             notifier,
             cache,
-            names: if properties.merges_names || properties.varies_by_caller { Duration::ZERO } else { config.cache },
+            names,
+            missing_names: if fuse::expires_missing_names() { names } else { names.min(SHORT) },
             xattrs: config.xattrs,
             properties,
             stack_depth: config.stack_depth,
@@ -94,14 +98,14 @@ impl Server {
     /// Counts the lookup of an entry, and returns the entry for the kernel.
     pub(crate) fn entry_out(&self, call: &RequestContext<'_>, at: (u64, &[u8]), entry: &Entry) -> EntryOut {
         let out = self.nameless_entry_out(call, self.nodes.add_lookup(at, entry), entry);
-        let lifetime = self.name_lifetime(call, at);
+        let lifetime = self.name_lifetime(call, at, self.names);
         if self.is_name_overtaken(call, at) { without_lifetime(out) } else { with_name_lifetime(out, lifetime) }
     }
 
-    /// Returns how long the kernel may trust a name. To be called before
+    /// Returns how long the kernel may trust a name, `usual` at most. To be called before
     /// [`Self::is_name_overtaken`].
-    fn name_lifetime(&self, call: &RequestContext<'_>, (parent, name): (u64, &[u8])) -> Duration {
-        self.notifier.names.grant(parent, name, call.call.names_lifetime(self.names))
+    fn name_lifetime(&self, call: &RequestContext<'_>, (parent, name): (u64, &[u8]), usual: Duration) -> Duration {
+        self.notifier.names.grant(parent, name, call.call.names_lifetime(usual))
     }
 
     /// Whether a change of the name was reported since the request began.
@@ -138,11 +142,11 @@ impl Server {
 
     /// Returns the reply to a negative lookup; `None`: with the negative lifetime agreed in INIT.
     fn negative_entry(&self, call: &RequestContext<'_>, at: (u64, &[u8])) -> Reply<Option<EntryOut>> {
-        let lifetime = self.name_lifetime(call, at);
+        let lifetime = self.name_lifetime(call, at, self.missing_names);
         if self.is_name_overtaken(call, at) {
             return Err(Errno::NOENT);
         }
-        if lifetime == self.names {
+        if lifetime == self.missing_names {
             return Ok(None);
         }
         if lifetime.is_zero() {
@@ -151,24 +155,25 @@ impl Server {
         Ok(Some(with_name_lifetime(EntryOut::default(), lifetime)))
     }
 
-    /// Returns the reply to a LOOKUP that failed: the directory that the kernel knows there, if the
-    /// error does not say that it is gone. After an error, the kernel would unmount what is mounted
-    /// on the directory or below.
+    /// Returns the reply to a LOOKUP that failed: if the error says that the result is unknown, the
+    /// directory that the kernel knows there. After an error, the kernel would unmount what is
+    /// mounted on the directory or below.
     ///
-    /// The entry has neither a lifetime nor real attributes. The kernel requests these before it
-    /// uses them, for a permission check too, and the caller gets the error then.
-    fn keep_directory(&self, at: (u64, &[u8]), errno: Errno) -> Reply<EntryOut> {
-        let is_gone = matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::STALE);
-        // These are no results, and the kernel drops nothing.
-        let is_unanswered = matches!(errno, MAY_BLOCK | Errno::INTR | Errno::NOMEM);
-        if is_gone || is_unanswered || self.properties.varies_by_caller {
+    /// The entry has no lifetime. If its attributes are unknown too, the kernel requests them
+    /// before it checks a permission or shows them, and the caller gets the error then. An error
+    /// that is a result remains one: there is no such object, or this caller is refused.
+    fn keep_directory(&self, call: &RequestContext<'_>, at: (u64, &[u8]), errno: Errno) -> Reply<EntryOut> {
+        if !says_nothing(errno) || self.properties.varies_by_caller {
             return Err(errno);
         }
-        let known = self.nodes.repeat_lookup(at).ok_or(errno)?;
-        let ino = self.nodes.successors.number_of(known.node);
-        let attr = fuse::abi::Attr { ino, mode: Kind::Directory.mode_bits(), nlink: 2, ..fuse::abi::Attr::default() };
-        let generation = u64::from(known.generation);
-        Ok(EntryOut { nodeid: known.node, generation, attr, ..EntryOut::default() })
+        let node = self.nodes.directories.at(at.0, at.1).ok_or(errno)?;
+        let attr = match self.nodes.get(node).and_then(|vnode| vnode.getattr(&call.cx(0))) {
+            Err(MAY_BLOCK) => return Err(MAY_BLOCK),
+            Err(_) => placeholder(self.nodes.successors.number_of(node)),
+            Ok(attr) => convert::attr(&attr),
+        };
+        let known = self.nodes.repeat_lookup(node).ok_or(errno)?;
+        Ok(EntryOut { nodeid: node, generation: u64::from(known.generation), attr, ..EntryOut::default() })
     }
 
     /// Updates the attribute lifetime of an entry that was created and opened.
@@ -207,7 +212,7 @@ impl Server {
         let opening = Opening { node: entry.nodeid, file, use_, attr: Some(attr), may_block: false };
         // The kernel sends no FORGET for an entry that it never received.
         self.open_out(opening).inspect_err(|_| {
-            self.nodes.forget(entry.nodeid, 1);
+            self.nodes.forget(entry.nodeid, 1, || ());
         })
     }
 
@@ -341,16 +346,12 @@ impl Server {
     /// Records that the kernel moves a name, with its lifetime.
     fn renamed(&self, old: (u64, &[u8]), new: (u64, &[u8]), exchange: bool) {
         self.nodes.directories.renamed(old, new, exchange);
-        if self.names <= SHORT {
-            return;
-        }
         let expire = |(dir, name): (u64, &[u8])| self.notifier.enqueue(Notification::Entry { dir, name: name.into() });
-        if exchange {
-            // Each has the other's lifetime now.
-            expire(old);
+        if !self.notifier.names.renamed(old, new, exchange, self.names) {
             expire(new);
-        } else if !self.notifier.names.renamed(old, new) {
-            expire(new);
+            if exchange {
+                expire(old);
+            }
         }
     }
 
@@ -403,6 +404,46 @@ impl Kernel for Server {
     }
 }
 
+/// Whether an error of a lookup comes from a disk, a server or a shortage, and so says nothing
+/// about the object.
+const fn says_nothing(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::IO
+            | Errno::UCLEAN
+            | Errno::BADMSG
+            | Errno::NXIO
+            | Errno::NODEV
+            | Errno::REMOTEIO
+            | Errno::TIMEDOUT
+            | Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::CONNRESET
+            | Errno::CONNREFUSED
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::SHUTDOWN
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOSPC
+            | Errno::DQUOT
+            | Errno::AGAIN
+    )
+}
+
+/// Returns the attributes of a directory whose attributes are unknown. Without a lifetime, only the
+/// type and the number matter. The sticky bit is checked without another request.
+fn placeholder(ino: u64) -> fuse::abi::Attr {
+    fuse::abi::Attr { ino, mode: Kind::Directory.mode_bits() | 0o1000, nlink: 2, ..fuse::abi::Attr::default() }
+}
+
+/// Whether an entry's attributes are those of [`placeholder`].
+pub(crate) fn is_placeholder(entry: &EntryOut) -> bool {
+    entry.attr == placeholder(entry.attr.ino)
+}
+
 /// Returns an entry that the kernel looks up again before its next use.
 fn without_lifetime(entry: EntryOut) -> EntryOut {
     EntryOut { entry_valid: 0, entry_valid_nsec: 0, attr_valid: 0, attr_valid_nsec: 0, ..entry }
@@ -431,7 +472,7 @@ impl Filesystem for Server {
             max_readahead: 1 << 20,
             time_gran: 1,
             max_stack_depth: self.stack_depth,
-            negative_timeout: self.names,
+            negative_timeout: self.missing_names,
             ..InitConfig::default()
         }
     }
@@ -458,7 +499,7 @@ impl Filesystem for Server {
                 self.nodes.directories.lost(parent, bytes);
                 return self.negative_entry(&call, at);
             }
-            Err(errno) => return self.keep_directory(at, errno).map(Some),
+            Err(errno) => return self.keep_directory(&call, at, errno).map(Some),
         };
         // Before the lookup is counted, because the request may be repeated on a thread that may
         // block.
@@ -469,11 +510,10 @@ impl Filesystem for Server {
 
     fn forget(&self, nodes: &[ForgetOne]) {
         for one in nodes {
-            if self.nodes.forget(one.nodeid, one.nlookup) {
+            if self.nodes.forget(one.nodeid, one.nlookup, || self.notifier.names.forget(one.nodeid)) {
                 self.files.pages.forget(one.nodeid);
                 self.files.shared_mappings.forget(one.nodeid);
                 self.listing_cache.remove(one.nodeid);
-                self.notifier.names.forget(one.nodeid);
                 self.files.forget_cached_open(one.nodeid);
             }
         }
@@ -982,7 +1022,7 @@ mod tests {
                 reply.map(|entry| entry.map_or(0, |entry| entry.nodeid))
             };
             let failing = |parent, name: &[u8], errno| {
-                faults.arm(Plan { count: Count::Only(Op::Lookup), at: 1, fault: Fault::Error(errno) });
+                faults.arm(Plan { count: Count::All, at: 1, fault: Fault::Errors(errno) });
                 let reply = server.lookup(rq, parent, name);
                 faults.reset();
                 reply.map(|entry| entry.unwrap())
@@ -992,8 +1032,12 @@ mod tests {
             server.mknod(rq, ROOT, &MknodIn { mode: 0o100_644, ..MknodIn::default() }, b"f").unwrap();
             let kept = failing(ROOT, b"dir", Errno::IO).unwrap();
             assert_eq!((kept.nodeid, kept.generation, kept.attr.ino), (dir.nodeid, dir.generation, dir.attr.ino));
-            assert_eq!((kept.entry_valid, kept.attr_valid, kept.attr.mode), (0, 0, 0o040_000));
-            for errno in [Errno::NOENT, Errno::STALE, Errno::NOMEM, Errno::INTR] {
+            assert!(is_placeholder(&kept) && (kept.entry_valid, kept.attr_valid) == (0, 0));
+            faults.arm(Plan { count: Count::Only(Op::Lookup), at: 1, fault: Fault::Error(Errno::IO) });
+            let attr = server.lookup(rq, ROOT, b"dir").unwrap().unwrap().attr;
+            assert_eq!((attr.mode, attr.ino, attr.nlink), (dir.attr.mode, dir.attr.ino, 3));
+            faults.reset();
+            for errno in [Errno::NOENT, Errno::STALE, Errno::ACCESS, Errno::PERM, Errno::NOMEM, Errno::INTR] {
                 assert_eq!(failing(ROOT, b"dir", errno).unwrap_err(), errno);
             }
             assert_eq!(failing(ROOT, b"f", Errno::IO).unwrap_err(), Errno::IO);
@@ -1004,7 +1048,7 @@ mod tests {
             server.rmdir(rq, ROOT, b"moved").unwrap();
             assert_eq!(failing(ROOT, b"moved", Errno::IO).unwrap_err(), Errno::IO);
             // The lookups of `dir` that were answered, and its creation.
-            server.forget(&[ForgetOne { nodeid: dir.nodeid, nlookup: 2 }]);
+            server.forget(&[ForgetOne { nodeid: dir.nodeid, nlookup: 3 }]);
             assert_eq!(failing(ROOT, b"dir", Errno::IO).unwrap_err(), Errno::IO);
             assert_eq!(lookup(ROOT, b"dir").unwrap(), dir.nodeid);
         });

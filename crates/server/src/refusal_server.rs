@@ -2,7 +2,7 @@
 //! ordinary server and records the attributes sent to the kernel in [`RefusalDetector`].
 
 use crate::convert::name;
-use crate::ops::Server;
+use crate::ops::{Server, is_placeholder};
 use crate::refusal_detector::{MIN_ATTR_VALIDITY, RefusalDetector, is_restricted};
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
@@ -113,7 +113,14 @@ impl Filesystem for RefusalServer {
 
     fn lookup(&self, rq: &Request<'_>, parent: u64, bytes: &[u8]) -> Reply<Option<EntryOut>> {
         let found = self.server.lookup(rq, parent, bytes)?.filter(|out| out.nodeid != 0);
-        Ok(found.map(|out| self.entry(out, rq.pid)))
+        Ok(found.map(|out| {
+            if is_placeholder(&out) {
+                // The kernel has no valid attributes now: a GETATTR does not mean a refusal.
+                self.detector.changed(out.nodeid);
+                return out;
+            }
+            self.entry(out, rq.pid)
+        }))
     }
 
     fn forget(&self, nodes: &[ForgetOne]) {
@@ -411,6 +418,24 @@ mod tests {
         let acl = [&2u32.to_le_bytes()[..], &acl].concat();
         request(1, Opcode::Setxattr, |rq| fs.setxattr(rq, open.nodeid, &SetxattrIn::default(), ACL, &acl).unwrap());
         assert_eq!((lookup(b"open").entry_valid, lookup(b"open").attr.mode), (0, 0o040_755));
+    }
+
+    /// The kernel has to request them: that is no refusal.
+    #[test]
+    fn unknown_attributes_are_not_cached() {
+        let faults = memfs::Faults::new();
+        let seen = Seen::default();
+        let below = MemFs::with(memfs::MemOptions::default(), &faults);
+        let layer = Template::over(below).operations(Witness(Arc::clone(&seen))).build().unwrap();
+        let fs = RefusalServer::new(Server::new(layer, &Config::new("/".into(), "none", "test")));
+        let node = request(1, Opcode::Mkdir, |rq| fs.mkdir(rq, ROOT, 0o755, 0, b"dir").unwrap()).nodeid;
+        faults.arm(memfs::Plan { count: memfs::Count::All, at: 1, fault: memfs::Fault::Errors(Errno::IO) });
+        let kept = request(2, Opcode::Lookup, |rq| fs.lookup(rq, ROOT, b"dir").unwrap().unwrap());
+        faults.reset();
+        assert_eq!((kept.nodeid, kept.attr_valid, kept.attr_valid_nsec), (node, 0, 0));
+        getattr_as(&fs, 2, node);
+        // As for a directory that was reached by a descriptor.
+        assert_eq!(*seen.lock().unwrap(), [(2, node, 1)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -84,8 +85,10 @@ impl Inside {
         lines.push(process(self.program.id(), "exe"));
         lines.push(process(self.inner.pid().parse().unwrap(), "cwd"));
         lines.push(self.inner.run("pwd -P; stat -c %F . ..; cat ../../../etc/resolv.conf"));
+        // Without the addresses: the program is still being loaded at first.
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.program.id())).unwrap();
-        lines.extend(maps.lines().filter(|line| line.contains("sleep")).map(Into::into));
+        let paths: BTreeSet<_> = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| path).collect();
+        lines.extend(paths.into_iter().filter(|path| path.contains("bin/sleep")).map(str::to_owned));
         lines
     }
 
@@ -134,7 +137,10 @@ fn a_union_keeps_them(transport: Transport) {
     for name in DIRS {
         fs::create_dir_all(full.join(name)).unwrap();
     }
-    fs::write(full.join("usr/lib/new"), "new").unwrap();
+    for name in ["usr/lib/new", "new"] {
+        fs::write(full.join(name), "new").unwrap();
+        assert!(!inside.path(name).exists());
+    }
     inside.check("nothing");
 
     let [empty, full, snapshot] = [&empty, &full, &snapshot].map(|path| path.to_str().unwrap());
@@ -150,8 +156,12 @@ fn a_union_keeps_them(transport: Transport) {
         &["--snapshot", snapshot],
         &["--list"],
     ];
-    for change in changes {
+    // Whether `full` is a branch, after each change.
+    let shown = [false, true, true, true, false, true, false, false, false];
+    for (change, shown) in changes.into_iter().zip(shown) {
         ctl(&inside, change);
+        let names = ["usr/lib/new", "data", "new"].map(|name| inside.path(name).exists());
+        assert_eq!(names, [shown, true, shown], "{change:?}");
         inside.check(&change.join(" "));
     }
     let options = format!("remount,add={full}=rw");

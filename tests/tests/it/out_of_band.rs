@@ -693,7 +693,13 @@ fn read_repeatedly(path: &Path, rng: &mut Rng) -> Result<std::io::Result<()>, St
     }
     let mut id = None;
     for _ in 0..4 {
-        let data = read_all(&file).map_err(|error| format!("{}: read: {error}", path.display()))?;
+        let data = match read_all(&file) {
+            // A user's rename copied it up meanwhile, and the copy was removed below.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()) => {
+                return Ok(Err(error));
+            }
+            data => data.map_err(|error| format!("{}: read: {error}", path.display()))?,
+        };
         id = id.or_else(|| id_of(&data));
         if id.is_some_and(|id| !is_of_one_file(&data, id)) {
             let found: BTreeSet<_> = data.chunks(8).filter_map(id_of).collect();

@@ -360,10 +360,10 @@ fn notifications_invalidate_the_kernels_caches() {
         notifier.expire_entry(1, b"f").unwrap();
         stat();
         assert_eq!(lookups(), known + 2);
-        notifier.expire_entries(1, [&b"absent"[..], b"f"].into_iter()).unwrap();
+        notifier.expire_entries([(1, &b"absent"[..]), (99, b"f"), (1, b"f")].into_iter()).unwrap();
         stat();
         assert_eq!(lookups(), known + 3);
-        assert_eq!(notifier.expire_entries(1, [&b"absent"[..]].into_iter()), Err(Errno::NOENT));
+        assert_eq!(notifier.expire_entries([(1, &b"absent"[..])].into_iter()), Err(Errno::NOENT));
 
         let getattrs = m.session.counters().total(Opcode::Getattr);
         notifier.inval_attributes(node).unwrap();
