@@ -316,7 +316,7 @@ impl Core {
     fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
-        self.index_copy(op, vnode.id, (from, attr), copy)?;
+        self.index_copy(op, vnode.id, from, copy)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
             self.begin_use(op, &place.parent, place.name()?, from, attr)?;
             self.publish_name(op, place, copy, built)

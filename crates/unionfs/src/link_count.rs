@@ -5,7 +5,7 @@
 //! first, so that the count can be completed after a crash (`link_recovery`).
 
 use crate::branch::Lower;
-use crate::links::Pending;
+use crate::links::{Counting, is_of};
 use crate::log::Record;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
@@ -14,45 +14,48 @@ use parking_lot::MutexGuard;
 use vnode::{Attr, Errno, Name, Result};
 
 impl Core {
-    /// Adds a copy to the index. From then on, the names of the file on its old branch count as
-    /// lower names that lead to the copy.
-    pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, from: (&Lower, &Attr), copy: &Lower) -> Result<()> {
-        let (old, attr) = from;
+    /// Adds a copy of `old` to the index. From then on, the names of the file on its old branch
+    /// count as lower names that lead to the copy.
+    pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, old: &Lower, copy: &Lower) -> Result<()> {
+        // Whether a name that is being removed counts as used up, or no longer exists, depends on
+        // whether its file is in the index.
+        let _no_name_is_removed = self.links.begin_copy(op, number)?;
+        let nlink = old.vnode.getattr(op)?.nlink;
         if self.links.branch(number) != Some(old.branch) {
-            self.use_name(op, number, attr.nlink, 0);
+            self.use_name(op, number, nlink, 0);
             return self.add_to_index(op, number, copy);
         }
         // A copy moves further left. After a crash, the index tells the next mount whether it did.
         let tag = op.set.branch(old.branch)?.tag;
-        let record = Record::Using { tag, number, first: attr.nlink, path: Vec::new() };
-        self.append_use(op, record)?;
+        let record = Record::Using { tag, number, first: nlink, path: Vec::new() };
+        self.append_use(op, self.links.counting.lock(), record)?;
         if let Err(e) = self.add_to_index(op, number, copy) {
             self.end_use(op, number, 0);
             return Err(e);
         }
-        self.index_moved(op, number, attr.nlink);
+        self.index_moved(op, number, nlink);
         self.unlink_index(op, number, old.branch);
         Ok(())
     }
 
-    fn append_use(&self, op: &Op<'_>, record: Record) -> Result<()> {
-        let mut counting = self.links.counting.lock();
+    fn append_use(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Counting>, record: Record) -> Result<()> {
         self.identity.append(&self.server(op), record.clone())?;
-        counting.insert(std::thread::current().id(), record);
+        counting.pending.insert(std::thread::current().id(), record);
         Ok(())
     }
 
     /// Writes a link count, which ends this thread's operation on a name of that file. In the log,
     /// the record also ends the operations that other threads have begun on names of the file.
     /// Their [`Record::Using`] are therefore written again, with it.
-    fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Pending>, number: u64, first: u32, used: u32) {
-        let of_file = |record: &Record| matches!(record, Record::Using { number: n, .. } if *n == number);
+    fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Counting>, number: u64, first: u32, used: u32) {
+        let of_file = |record: &Record| is_of(record, number);
         let this = std::thread::current().id();
-        if counting.get(&this).is_some_and(of_file) {
-            counting.remove(&this);
+        if counting.pending.get(&this).is_some_and(of_file) {
+            counting.pending.remove(&this);
+            self.links.ended.notify_all();
         }
         let mut records = vec![Record::Names { number, first, used }];
-        records.extend(counting.values().filter(|record| of_file(record)).cloned());
+        records.extend(counting.pending.values().filter(|record| of_file(record)).cloned());
         self.identity.append_all_or_defer(&self.server(op), records);
     }
 
@@ -91,7 +94,7 @@ impl Core {
         let Some(number) = self.counts(op, lower, attr)? else { return Ok(()) };
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        match self.append_use(op, record) {
+        match self.append_use(op, self.links.begin_use(op, number)?, record) {
             // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
             // moment.
             Err(Errno::NAMETOOLONG) => Ok(()),
@@ -101,8 +104,9 @@ impl Core {
 
     /// Ends [`Self::begin_use`] of a name that was not used up.
     pub(crate) fn cancel_use(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
-        if let Ok(Some(number)) = self.counts(op, lower, attr) {
-            self.end_use(op, number, 0);
+        match self.counts(op, lower, attr) {
+            Ok(Some(number)) => self.end_use(op, number, 0),
+            Ok(None) | Err(_) => self.links.forget_use(),
         }
     }
 
@@ -203,6 +207,7 @@ impl Core {
     pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) {
         if let Err(errno) = self.name_removed(op, lower, attr, remains) {
             tracing::warn!(%errno, "could not update the link count of a file");
+            self.links.forget_use();
         }
     }
 

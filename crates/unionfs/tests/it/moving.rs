@@ -198,6 +198,58 @@ fn hard_links_move_left() {
     assert_eq!(attr(&*session.layer, "e/b").nlink, 2);
 }
 
+/// One of a file's two names is removed while the file moves left: one of the two operations is
+/// paused before its k-th lower operation until the other has ended or waits for it.
+#[test]
+fn link_counts_are_right_after_a_name_was_removed_during_a_move() {
+    use crate::common::layer_ops::{mkdir, name, write};
+    use std::sync::{Arc, mpsc};
+    const PATIENCE: std::time::Duration = std::time::Duration::from_millis(30);
+    let config = Config {
+        name: "a name is removed".to_owned(),
+        branches: vec![(Access::Rw, vec![]), (Access::Rw, vec![])],
+        prologue: vec![],
+    };
+    let start = Start::new(&config, Delete::All, MemOptions::default());
+    type Job = Box<dyn FnOnce() -> Result<(), String> + Send>;
+    for removal_pauses in [false, true] {
+        for k in 1.. {
+            let at_step = format!("removal pauses: {removal_pauses}, step {k}");
+            let union = start.union.fork();
+            let branch = &*union.branches[1].1;
+            ["d", "e"].map(|dir| mkdir(branch, dir));
+            write(branch, "d/a", b"text");
+            at(branch, "e").link(&CX, name("b"), &at(branch, "d/a")).unwrap();
+            let session = Arc::new(union.mount().unwrap());
+            let (draining, removing) = (session.clone(), at(&*session.layer, "e"));
+            let drain_once: Job = Box::new(move || pass(&draining, 1).map(drop));
+            let remove: Job = Box::new(move || removing.unlink(&CX, name("b")).map_err(|errno| errno.to_string()));
+            let (paused, other) = if removal_pauses { (remove, drain_once) } else { (drain_once, remove) };
+            let (ends, ended) = mpsc::channel();
+            union.faults.call_at(k, move || {
+                let (ends_soon, end) = mpsc::channel();
+                std::thread::spawn(move || {
+                    let _ = ends.send(other());
+                    let _ = ends_soon.send(());
+                });
+                let _ = end.recv_timeout(PATIENCE);
+            });
+            paused().unwrap();
+            if union.faults.forget_call() {
+                assert!(k > 3, "{at_step}");
+                break;
+            }
+            ended.recv().unwrap().unwrap();
+            union.faults.reset();
+            assert_eq!(attr(&*session.layer, "d/a").nlink, 1, "{at_step}: {:?}", union.dump());
+            assert_eq!(drain(&session, 1), Ok(BTreeMap::new()), "{at_step}: {:?}", union.dump());
+            assert_eq!(attr(&*session.layer, "d/a").nlink, 1, "{at_step}, drained");
+            drop(session);
+            assert_eq!(attr(&*union.mount().unwrap().layer, "d/a").nlink, 1, "{at_step}, remounted");
+        }
+    }
+}
+
 /// The branches are drained in turn while programs create, link, rename, remove and list files.
 fn moves_under_load(interval: std::time::Duration) {
     use crate::common::layer_ops::{find, list, mkdir, name, read};
