@@ -219,9 +219,7 @@ impl Leaf {
         let mut host = match &self.found {
             Found::Now(_) => leaf_options.host(self.read_only),
             // Its layer opens several directories that should be equal, and receives no reports.
-            Found::Late(_) => {
-                HostOptions { watch: Watch::Off, unreported_lifetime: None, ..leaf_options.host(self.read_only) }
-            }
+            Found::Late(_) => HostOptions { watch: Watch::Off, ..leaf_options.host(self.read_only) },
         };
         if self.is_changed.load(Ordering::Relaxed) {
             host.name_cache_ttl = Duration::ZERO;

@@ -17,6 +17,8 @@ struct Node {
     lookups: u32,
     /// Distinguishes objects that use the same id one after the other.
     generation: u32,
+    /// Size in the attributes that were sent to the kernel last, in bytes.
+    sent_size: u64,
 }
 
 /// Below this number of nodes, trimming the heap is not worthwhile.
@@ -96,6 +98,19 @@ impl Nodes {
         Some(NodeRef { node, generation: known.generation })
     }
 
+    /// Records that attributes with this size are sent to the kernel.
+    pub(crate) fn size_sent(&self, node: u64, size: u64) {
+        if let Some(known) = self.shard(node).get_mut(&node) {
+            known.sent_size = size;
+        }
+    }
+
+    /// Whether the attributes that the kernel got last have this size. Not so after it has written
+    /// to the file.
+    pub(crate) fn has_size(&self, node: u64, size: u64) -> bool {
+        self.shard(node).get(&node).is_some_and(|known| known.sent_size == size)
+    }
+
     /// Returns the node id of an object.
     pub(crate) fn node_of(&self, vnode: &dyn Vnode) -> u64 {
         if self.is_root(vnode) { ROOT } else { self.successors.node_of(vnode.id()) }
@@ -124,7 +139,8 @@ impl Nodes {
             let known = match shard.entry(node) {
                 Slot::Vacant(slot) => {
                     let generation = entry.vnode.generation();
-                    slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation });
+                    let sent_size = entry.attr.size;
+                    slot.insert(Node { vnode: Arc::clone(&entry.vnode), lookups: 1, generation, sent_size });
                     self.peak.fetch_max(self.count.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                     return NodeRef { node, generation };
                 }
@@ -148,6 +164,7 @@ impl Nodes {
                 known.vnode = Arc::clone(&entry.vnode);
             }
             known.lookups = known.lookups.saturating_add(1);
+            known.sent_size = entry.attr.size;
             let generation = known.generation;
             return NodeRef { node, generation };
         }

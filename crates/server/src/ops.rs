@@ -183,14 +183,16 @@ impl Server {
         entry
     }
 
-    /// Invalidates the attributes cached by the kernel after an open that permits a shared mapping.
-    /// (The kernel handles a truncating open on its own.)
+    /// Invalidates the attributes cached by the kernel after an open that permits a shared mapping,
+    /// or if the file, whose data use the page cache, has another size: the kernel does not read
+    /// beyond the size that it has. (It handles a truncating open on its own.)
     ///
     /// Unlike other notifications this one takes no lock. A handler sends it directly, because the
-    /// program may write to the mapping as soon as the open returns.
-    fn invalidate_mapped_attributes(&self, node: u64, flags: OpenFlags) {
-        if !flags.truncates()
-            && self.files.shared_mappings.opens(node) > 0
+    /// program may read and write as soon as the open returns.
+    fn invalidate_attributes(&self, node: u64, use_: Use, attr: Option<&Attr>) {
+        let maps = || use_.maps && self.files.shared_mappings.opens(node) > 0;
+        let has_other_size = || attr.is_some_and(|attr| !self.nodes.has_size(node, attr.size));
+        if (maps() || has_other_size())
             && let Some(session) = self.session.get()
             && let Err(error) = session.notifier().inval_attributes(node)
         {
@@ -266,6 +268,7 @@ impl Server {
     /// Runs the checks for attributes that are about to be sent to the kernel.
     fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
         self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
+        self.nodes.size_sent(node, attr.size);
         self.files.attributes_sent(node, &attr, &self.notifier);
         Ok(attr)
     }
@@ -544,6 +547,7 @@ impl Filesystem for Server {
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
         }
         let attr = changed?;
+        self.nodes.size_sent(node, attr.size);
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
     }
 
@@ -663,8 +667,8 @@ impl Filesystem for Server {
         // truncated again, before the program receives it.
         let attr = self.cached_attr(&cx, node, &*vnode, &*file)?;
         let out = self.open_out(Opening { node, file, use_, attr: attr.as_ref(), may_block: rq.may_block })?;
-        if use_.maps {
-            self.invalidate_mapped_attributes(node, wanted);
+        if !wanted.truncates() {
+            self.invalidate_attributes(node, use_, attr.as_ref());
         }
         Ok(out)
     }

@@ -28,6 +28,7 @@ on_both_transports!(
     changes_are_visible_at_once,
     changes_are_visible_within_a_second_without_reports,
     open_files_are_never_other_files,
+    an_open_reads_all_of_a_file_that_grew,
     own_changes_cause_no_notifications,
     lost_events_invalidate_everything,
     a_branch_is_watched_while_it_is_one,
@@ -528,6 +529,41 @@ fn lost_events_invalidate_everything(transport: Transport) {
     run(Command::new("kill").args(["-CONT", &server]));
     until("changes after an overflow", || !bed.path("f").exists() && bed.path("new").exists());
     until("a listing after an overflow", || fs::read_dir(bed.path("many")).unwrap().count() == 20_000);
+}
+
+/// The kernel does not read beyond the size that it knows, whether the file was used before or only
+/// its attributes were shown.
+fn an_open_reads_all_of_a_file_that_grew(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [lower, rw] = ["lower", "rw"].map(|name| sandbox.dir(name));
+    let specs = [
+        Spec::wrap(&lower, transport),
+        Spec::union(&rw, &lower, transport),
+        Spec::stack("xor,key=a / ", &lower, transport),
+    ];
+    for (number, spec) in specs.into_iter().enumerate() {
+        let options = format!("{NEVER},watch=off,passthrough=off");
+        let mounted = Mounted::with_options(spec, &sandbox.path(&format!("m{number}")), &options);
+        for (step, used) in ["stat", "listed", "read", "written"].into_iter().enumerate() {
+            let (name, below) = (format!("{used}{number}"), lower.join(format!("{used}{number}")));
+            fs::write(&below, "1").unwrap();
+            let path = mounted.path(&name);
+            match used {
+                "stat" => drop(fs::metadata(&path).unwrap()),
+                "listed" => drop(sh("ls -l \"$1\"", &[mounted.dir()])),
+                _ => drop(fs::read(&path).unwrap()),
+            }
+            if used == "written" {
+                fs::write(&path, "own").unwrap();
+            }
+            for size in [2usize, 5000, 100_000, 3] {
+                let below = if used == "written" && number == 1 { rw.join(&name) } else { below.clone() };
+                fs::write(&below, "x".repeat(size)).unwrap();
+                let found = fs::read(&path).unwrap().len();
+                assert_eq!(found, size, "{number}, {step}: {used}");
+            }
+        }
+    }
 }
 
 fn unionctl(union: &Mounted, words: &[&str]) {

@@ -364,7 +364,23 @@ fn mount_errors_and_unreachable_servers(transport: Transport) {
     drop(remotes);
 }
 
+/// Changes of replicas are not reported, so attributes are cached for half a second.
+fn changed_replicas_show_within_a_second(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let dirs = ["one", "two"].map(|name| sandbox.dir(name));
+    let write = |text: &str| dirs.iter().for_each(|dir| fs::write(dir.join("file"), text).unwrap());
+    write("text");
+    let mount = LbfsMount::new(&sandbox, &[&dirs[0], &dirs[1]], transport, "passthrough=off");
+    let path = mount.path("file");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4);
+    write("longer text");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "longer text", "by a new open");
+    write("still longer text");
+    until_within(Duration::from_secs(3), "the new size", || fs::metadata(&path).unwrap().len() == 17);
+}
+
 on_both_transports!(
+    changed_replicas_show_within_a_second,
     readers_survive_stopped_and_killed_servers,
     unmount_while_a_replica_hangs,
     all_servers_fail_and_one_returns,
