@@ -217,7 +217,8 @@ fn link_counts_are_right_after_a_name_was_removed_during_a_move() {
             let at_step = format!("removal pauses: {removal_pauses}, step {k}");
             let union = start.union.fork();
             let branch = &*union.branches[1].1;
-            ["d", "e"].map(|dir| mkdir(branch, dir));
+            mkdir(branch, "d");
+            mkdir(branch, "e");
             write(branch, "d/a", b"text");
             at(branch, "e").link(&CX, name("b"), &at(branch, "d/a")).unwrap();
             let session = Arc::new(union.mount().unwrap());
