@@ -116,7 +116,8 @@ fn kept(sandbox: &Sandbox, parts: &[Part], args: &RunArgs) {
     ));
 }
 
-/// Returns the changes below each mount point of the sandbox.
+/// Returns the changes below each mount point of the sandbox. A mount that can't be used, and in
+/// which nothing was written, is skipped with a warning: it is nobody's business here.
 fn parts(sandbox: &Sandbox) -> Result<Vec<Part>, Failure> {
     let rootless = super::is_rootless();
     let mounts = survey::mounts();
@@ -126,21 +127,39 @@ fn parts(sandbox: &Sandbox) -> Result<Vec<Part>, Failure> {
         if !upper.exists() {
             continue;
         }
-        if !mounts.iter().any(|mount| mount.point == point) {
+        let is_mounted = mounts.iter().any(|mount| mount.point == point);
+        match if is_mounted { part(&upper, &point, rootless) } else { Err(no_mount_point(&point)) } {
+            Ok(part) => parts.push(part),
+            Err(failure) if is_unused(&upper) => warn(&format!("{}; nothing was written there", failure.reason)),
             // The changes belong to a file system that is not mounted, not to what is there now.
-            if std::fs::read_dir(&upper).is_ok_and(|mut entries| entries.next().is_none()) {
-                continue;
+            Err(failure) if !is_mounted => {
+                return Err(failure.map(|reason| {
+                    format!("{reason}, but has changes in the sandbox; mount the file system again, or use --discard")
+                }));
             }
-            return Err(Failure::system(format!(
-                "{}: has changes in the sandbox, but is no mount point any more; mount the file system again, or use --discard",
-                point.display()
-            )));
+            Err(failure) => return Err(failure),
         }
-        let branches = branches(&upper, &point, rootless)?;
-        let changes = branches.changes().map_err(|error| at(&point, &error))?;
-        parts.push(Part { point, branches, changes });
     }
     Ok(parts)
+}
+
+fn part(upper: &Path, point: &Path, rootless: bool) -> Result<Part, Failure> {
+    let branches = branches(upper, point, rootless)?;
+    let changes = branches.changes().map_err(|error| at(point, &error))?;
+    Ok(Part { point: point.to_owned(), branches, changes })
+}
+
+fn no_mount_point(point: &Path) -> Failure {
+    Failure::system(format!("{}: is no mount point any more", point.display()))
+}
+
+/// Whether a branch has at most records that a union leaves although nothing was written.
+fn is_unused(upper: &Path) -> bool {
+    let leaves = [".wh..wh.ident", ".wh..wh.ident.new", ".wh..wh.work", ".wh..wh.moved", ".wh..wh.metacopies"];
+    let is_left = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| leaves.iter().any(|name| entry.file_name() == *name))
+    };
+    std::fs::read_dir(upper).is_ok_and(|mut entries| entries.all(is_left))
 }
 
 fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Failure> {

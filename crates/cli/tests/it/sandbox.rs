@@ -443,6 +443,45 @@ fn a_file_system_inside_a_read_only_one_is_captured() {
     }
 }
 
+/// A file system that is gone, an encrypted one whose key the caller has not, one that has lost its
+/// server, and one with records of a union.
+#[test]
+fn mounts_in_which_nothing_was_written_are_in_nobodys_way() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        let [gone, locked, dead, records, volume, lower] =
+            ["gone", "locked", "dead", "records", "volume", "lower"].map(|name| host.sandbox.dir(name));
+        let run = |name: &str, args: &[&str], input: &str| {
+            let mut command = Command::new(host.sandbox.path("strata"));
+            testkit::outcome_with_input(command.arg0(name).args(args), input.as_bytes()).succeeds()
+        };
+        let tmpfs = |dir: &Path| {
+            rustix::mount::mount("tmpfs", dir, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"mode=755")).unwrap();
+        };
+        [&gone, &records].map(|dir| tmpfs(dir));
+        fs::write(records.join(".wh..wh.ident"), "").unwrap();
+        run("cryptctl", &["init", "/mnt/volume"], "five words that nobody guesses\n");
+        run("mount.cryptfs", &["/mnt/volume", "/mnt/locked"], "");
+        run("mount.wrapfs", &["/mnt/lower", "/mnt/dead"], "");
+        let info: serde_json::Value =
+            serde_json::from_str(&run("strata", &["info", "--json", "/mnt/dead"], "").out).unwrap();
+        host.script("s", "echo x >new").succeeds();
+        outcome(Command::new("kill").args(["-KILL", &info["pid"].to_string()])).succeeds();
+        rustix::mount::unmount(&gone, rustix::mount::UnmountFlags::empty()).unwrap();
+        let diff = host.run(&["--sandbox=s", "--diff"]).succeeds();
+        assert_eq!(diff.out, "added       /mnt/home/new\n", "{}", diff.err);
+        assert!(diff.err.contains("/mnt/gone: is no mount point any more; nothing was written there"), "{}", diff.err);
+        host.run(&["--sandbox=s", "--commit"]).succeeds();
+        assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "x\n");
+        host.run(&["--sandbox", "--commit", "--", "sh", "-c", "echo y >new"]).succeeds();
+        assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "y\n");
+        drop((volume, lower, locked));
+        for mount in ["/mnt/dead", "/mnt/locked"] {
+            rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH).unwrap();
+        }
+    }
+}
+
 /// Also if the user allows the command to write a directory with all sandboxes in it.
 #[test]
 fn sandboxes_are_hidden_in_allowed_directories() {
