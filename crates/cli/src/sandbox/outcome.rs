@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::ask::{self, Answer};
 use super::front::warn;
-use super::owner::AsCopied;
+use super::owner::{AsCopied, Unmarked, Writable};
 use super::store::{Record, Sandbox};
 use super::temp_names::{self, TempNames};
 use super::{summary, survey};
@@ -167,14 +167,16 @@ fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Fail
         let options = HostOptions { hide_mounts: true, ..HostOptions::default() };
         HostFs::open(path, options).map_err(|error| Failure::mount(error.to_string()))
     };
-    let mut lower: Arc<dyn Layer> = open(point)?;
+    let (mut lower, mut top): (Arc<dyn Layer>, Arc<dyn Layer>) = (open(point)?, open(upper)?);
     if rootless {
-        lower = Template::over(lower).attributes(AsCopied::current()).build().map_err(Failure::system)?;
+        let of_user = |layer| Template::over(layer).operations(Writable::current());
+        lower = of_user(lower).attributes(AsCopied::current()).build().map_err(Failure::system)?;
+        top = of_user(top).attributes(Unmarked).build().map_err(Failure::system)?;
     }
     if temp_names::are_needed(point) {
         lower = Template::over(lower).names(TempNames).build().map_err(Failure::system)?;
     }
-    let upper = Source { layer: open(upper)?, path: upper.to_owned() };
+    let upper = Source { layer: top, path: upper.to_owned() };
     Ok(Branches::new(upper, vec![Source { layer: lower, path: point.to_owned() }], Floor::Ground))
 }
 

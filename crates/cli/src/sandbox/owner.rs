@@ -5,9 +5,11 @@
 //! could write to /tmp. The layer therefore shows the caller as the owner of all objects. The
 //! owner's permission bits of another user's object are those that apply to the caller.
 
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use unionfs::{FOREIGN, sole_directory_mode, without_group};
 use vnode::{Attr, Cx, Errno, Kind, Name, Result, SetAttr};
-use wrapfs::hooks::{Attributes, Object, Op, OpKind, OpSet, Operations, Verdict};
+use wrapfs::hooks::{Attributes, Instead, Object, Op, OpKind, OpSet, Operations, Outcome, Verdict};
 
 /// The sole user of the mount.
 #[derive(Clone, Debug)]
@@ -114,8 +116,14 @@ impl Operations for Owner {
     }
 }
 
+/// Returns the permission bits that a copy's original grants the user, from those of the copy.
+const fn unmarked(mode: u32) -> u32 {
+    if mode & FOREIGN == 0 { mode } else { mode & !(FOREIGN | 0o700) | (mode & 0o7) << 6 }
+}
+
 /// Shows the attributes that the union's copies of the host's objects get
-/// ([`unionfs::Copyup::Sole`]), so that a copy compares as equal to its original.
+/// ([`unionfs::Copyup::Sole`]), so that a copy compares as equal to its original. For the host's
+/// directories.
 #[derive(Clone, Debug)]
 pub(super) struct AsCopied(Owner);
 
@@ -141,18 +149,95 @@ impl Attributes for AsCopied {
                 attr.mode = without_group(attr.mode);
             }
         }
-        Ok(())
-    }
-
-    fn encode_attr(&self, _cx: &Cx<'_>, file: &Object<'_>, set: &mut SetAttr) -> Result<()> {
-        if file.kind() == Kind::Directory {
-            set.mode = set.mode.map(|mode| mode & !FOREIGN);
+        if attr.kind() == Kind::Directory {
+            attr.mode = unmarked(attr.mode);
         }
         Ok(())
     }
+}
 
-    fn encode_mode(&self, _cx: &Cx<'_>, _dir: &Object<'_>, kind: Kind, mode: u32) -> Result<u32> {
-        Ok(if kind == Kind::Directory { mode & !FOREIGN } else { mode })
+/// Shows the sandbox's branch without the marks of copies.
+#[derive(Clone, Debug)]
+pub(super) struct Unmarked;
+
+impl Attributes for Unmarked {
+    fn decode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, attr: &mut Attr) -> Result<()> {
+        if attr.kind() == Kind::Directory {
+            attr.mode = unmarked(attr.mode);
+        }
+        Ok(())
+    }
+}
+
+/// Lets the user change the entries of its own read-only directories, such as those of Go's module
+/// cache: each is writable during the operation.
+#[derive(Debug)]
+pub(super) struct Writable {
+    uid: u32,
+    /// The directories that are writable at present, with their modes.
+    opened: Mutex<HashMap<u64, u32>>,
+}
+
+impl Writable {
+    /// Returns that for this process's user.
+    pub(super) fn current() -> Self {
+        Self { uid: rustix::process::geteuid().as_raw(), opened: Mutex::default() }
+    }
+
+    /// Returns the directories whose entries an operation changes.
+    fn directories<'a>(op: &'a Op<'a>) -> [Option<&'a Object<'a>>; 2] {
+        match op {
+            Op::Create { dir, .. }
+            | Op::Mknod { dir, .. }
+            | Op::Mkdir { dir, .. }
+            | Op::Symlink { dir, .. }
+            | Op::Link { dir, .. }
+            | Op::Unlink { dir, .. }
+            | Op::Rmdir { dir, .. } => [Some(dir), None],
+            Op::Rename { dir, new_dir, .. } => [Some(dir), Some(new_dir)],
+            _ => [None, None],
+        }
+    }
+}
+
+/// The permission to change entries.
+const CHANGE_ENTRIES: u32 = 0o300;
+
+impl Operations for Writable {
+    fn interest(&self) -> OpSet {
+        OpSet::of(&[
+            OpKind::Create,
+            OpKind::Mknod,
+            OpKind::Mkdir,
+            OpKind::Symlink,
+            OpKind::Link,
+            OpKind::Unlink,
+            OpKind::Rmdir,
+            OpKind::Rename,
+        ])
+    }
+
+    fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
+        for dir in Self::directories(op).into_iter().flatten() {
+            let attr = dir.attr(cx)?;
+            if attr.uid == self.uid && attr.mode & CHANGE_ENTRIES != CHANGE_ENTRIES {
+                let set = SetAttr { mode: Some(attr.perm() | CHANGE_ENTRIES), ..SetAttr::default() };
+                dir.lower().setattr(cx, &set, None)?;
+                self.opened.lock().insert(dir.lower().id(), attr.perm());
+            }
+        }
+        Ok(Verdict::Proceed)
+    }
+
+    fn after(&self, cx: &Cx<'_>, op: &Op<'_>, _result: std::result::Result<Outcome<'_>, Errno>) -> Instead {
+        for dir in Self::directories(op).into_iter().flatten() {
+            let Some(mode) = self.opened.lock().remove(&dir.lower().id()) else { continue };
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            if let Err(errno) = dir.lower().setattr(cx, &set, None) {
+                tracing::warn!(%errno, "a directory remains writable that was read-only");
+            }
+        }
+        Instead::Keep
     }
 }
 

@@ -443,14 +443,51 @@ fn a_file_system_inside_a_read_only_one_is_captured() {
     }
 }
 
+/// As the module cache of Go has them: a user has to make them writable to change their entries.
+#[test]
+fn read_only_directories_are_committed() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        for name in ["cache/a/kept", "cache/a/gone", "cache/a/old", "cache/tree/deep/file", "cache/moved/file"] {
+            host.file(name, name);
+        }
+        let set = |mode| {
+            let script = format!("find {}/cache -type d -exec chmod {mode} {{}} +", host.home.display());
+            outcome(Command::new("sh").args(["-c", &script])).succeeds();
+        };
+        set("555");
+        let script = "
+            mkdir -p new/module/inner; echo text >new/module/inner/file; echo top >new/module/top
+            find new -type d -exec chmod 555 {} +
+            chmod 755 cache cache/a
+            rm cache/a/gone; mv cache/a/old cache/a/renamed; echo more >>cache/a/kept
+            chmod -R u+w cache/tree cache/moved; rm -r cache/tree; mv cache/moved cache/elsewhere
+            find cache -type d -exec chmod 555 {} +";
+        host.script("s", script).succeeds();
+        let wanted =
+            host.script("s", "find new cache | LC_ALL=C sort | xargs stat -c '%n %A'; cat cache/a/*").succeeds();
+        let diff = host.run(&["--sandbox=s", "--diff"]).succeeds().out;
+        assert!(!diff.contains("mode 4"), "{diff}");
+        let committed = host.run(&["--sandbox=s", "--commit"]).succeeds();
+        assert_eq!(committed.err, "", "{diff}");
+        let script = "find new cache | LC_ALL=C sort | xargs stat -c '%n %A'; cat cache/a/*";
+        let found = outcome(Command::new("sh").args(["-c", script]).current_dir(&host.home)).succeeds();
+        assert_eq!(found.out, wanted.out, "{diff}");
+        assert_eq!(host.run(&["--list"]).succeeds().out.lines().count(), 0);
+        let left = outcome(Command::new("find").arg(&host.home).args(["-name", ".wh.*"])).succeeds().out;
+        assert_eq!(left, "");
+        set("755");
+    }
+}
+
 /// A file system that is gone, an encrypted one whose key the caller has not, one that has lost its
 /// server, and one with records of a union.
 #[test]
 fn mounts_in_which_nothing_was_written_are_in_nobodys_way() {
     for who in [Who::Root, Who::User] {
         let host = Host::new(who);
-        let [gone, locked, dead, records, volume, lower] =
-            ["gone", "locked", "dead", "records", "volume", "lower"].map(|name| host.sandbox.dir(name));
+        let [gone, records, ..] =
+            ["gone", "records", "locked", "dead", "volume", "lower"].map(|name| host.sandbox.dir(name));
         let run = |name: &str, args: &[&str], input: &str| {
             let mut command = Command::new(host.sandbox.path("strata"));
             testkit::outcome_with_input(command.arg0(name).args(args), input.as_bytes()).succeeds()
@@ -458,7 +495,8 @@ fn mounts_in_which_nothing_was_written_are_in_nobodys_way() {
         let tmpfs = |dir: &Path| {
             rustix::mount::mount("tmpfs", dir, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"mode=755")).unwrap();
         };
-        [&gone, &records].map(|dir| tmpfs(dir));
+        tmpfs(&gone);
+        tmpfs(&records);
         fs::write(records.join(".wh..wh.ident"), "").unwrap();
         run("cryptctl", &["init", "/mnt/volume"], "five words that nobody guesses\n");
         run("mount.cryptfs", &["/mnt/volume", "/mnt/locked"], "");
@@ -475,7 +513,6 @@ fn mounts_in_which_nothing_was_written_are_in_nobodys_way() {
         assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "x\n");
         host.run(&["--sandbox", "--commit", "--", "sh", "-c", "echo y >new"]).succeeds();
         assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "y\n");
-        drop((volume, lower, locked));
         for mount in ["/mnt/dead", "/mnt/locked"] {
             rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH).unwrap();
         }
