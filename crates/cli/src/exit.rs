@@ -147,15 +147,41 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
+        f.write_str(&without_numbers(&self.reason))
     }
 }
 
 impl core::error::Error for Failure {}
 
+/// Removes the numbers of errors, ` (os error 5)`, that the standard library and rustix append to
+/// their names: they tell users nothing.
+#[must_use]
+pub fn without_numbers(text: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut parts = text.split(BEFORE);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        match rest.strip_prefix(')') {
+            Some(rest) if rest.len() + 1 < part.len() => out += rest,
+            _ => out = out + BEFORE + part,
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_have_no_numbers_of_errors() {
+        let failure = Failure::system("/a: Input/output error (os error 5); /b: File exists (os error 17)");
+        assert_eq!(failure.to_string(), "/a: Input/output error; /b: File exists");
+        for other in ["", "text", "a (os error )", "a (os error 5", "a (os error five)"] {
+            assert_eq!(without_numbers(other), other);
+        }
+    }
 
     #[test]
     fn every_status_is_in_the_table_once() {

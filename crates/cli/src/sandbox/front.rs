@@ -4,7 +4,7 @@
 use super::messages::{Message, Messages};
 use super::namespaces::step;
 use super::standard;
-use crate::exit::Failure;
+use crate::exit::{Failure, without_numbers};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -110,7 +110,7 @@ pub(super) fn failure(code: u8, reason: String) -> Failure {
 
 /// Prints a warning.
 pub(super) fn warn(warning: &str) {
-    let _ = writeln!(std::io::stderr(), "strata run: {warning}");
+    let _ = writeln!(std::io::stderr(), "strata run: {}", without_numbers(warning));
 }
 
 /// The terminal's foreground process group when this process began, if it was this process's own.

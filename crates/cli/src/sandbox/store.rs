@@ -101,10 +101,15 @@ impl Store {
         let lock = lock(&name, &dir)?;
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let created = u64::try_from(created.as_nanos()).unwrap_or_default();
-        Ok(Sandbox { name, dir, record: Record { created, ..Record::default() }, is_new: true, _lock: lock })
+        let record = Record { created, ..Record::default() };
+        let sandbox = Sandbox { name, dir, record, is_new: true, _lock: lock };
+        // At once: if this process is killed, the sandbox can be listed and discarded.
+        sandbox.save()?;
+        Ok(sandbox)
     }
 
-    /// Opens a sandbox that exists. `None` if there is none of this name.
+    /// Opens a sandbox that exists. `None` if there is none of this name. Removes what an
+    /// interrupted creation or removal has left of it.
     pub(super) fn open(&self, name: &str) -> Result<Option<Sandbox>, Failure> {
         check_name(name)?;
         let dir = self.0.join(name);
@@ -116,9 +121,15 @@ impl Store {
         if owner != rustix::process::geteuid().as_raw() {
             return Err(Failure::usage(format!("sandbox {name}: it belongs to user {owner}; use one of your own")));
         }
+        let is_remains = is_remains(&dir);
         let lock = lock(name, &dir)?;
-        let record = read_record(&dir)?;
-        Ok(Some(Sandbox { name: name.to_owned(), dir, record, is_new: false, _lock: lock }))
+        let (name, record) = (name.to_owned(), if is_remains { Ok(Record::default()) } else { read_record(&dir) }?);
+        let sandbox = Sandbox { name, dir, record, is_new: false, _lock: lock };
+        if is_remains {
+            sandbox.remove()?;
+            return Ok(None);
+        }
+        Ok(Some(sandbox))
     }
 
     /// Returns the names and records of all sandboxes, and whether a command runs in each.
@@ -252,6 +263,15 @@ fn lock(name: &str, dir: &Path) -> Result<OwnedFd, Failure> {
         ))),
         locked => locked.map(|()| fd).map_err(failed),
     }
+}
+
+/// Whether a directory has parts of a sandbox alone, and no record.
+fn is_remains(dir: &Path) -> bool {
+    let parts = ["branches", "points", "view", "lock", "log", ".sandbox.json"];
+    let is_part = |entry: std::io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| parts.iter().any(|part| entry.file_name() == *part))
+    };
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_part))
 }
 
 fn read_record(dir: &Path) -> Result<Record, Failure> {

@@ -443,6 +443,36 @@ fn a_file_system_inside_a_read_only_one_is_captured() {
     }
 }
 
+/// The remains of a creation or a removal that was interrupted.
+#[test]
+fn remains_of_a_sandbox_are_in_nobodys_way() {
+    let host = Host::new(Who::User);
+    let remains = host.home.join(".store/s");
+    for with_contents in [false, true] {
+        for args in [&["--sandbox=s", "--keep", "--", "true"][..], &["--sandbox=s", "--discard"]] {
+            fs::create_dir_all(&remains).unwrap();
+            if with_contents {
+                fs::create_dir_all(remains.join("branches/0/dir")).unwrap();
+                fs::write(remains.join("lock"), "").unwrap();
+            }
+            outcome(Command::new("chown").args(["-R", &USER.to_string()]).arg(host.home.join(".store"))).succeeds();
+            let outcome = host.run(args);
+            assert_eq!(outcome.code == 0, args.contains(&"--keep"), "{args:?}: {}", outcome.err);
+            if args.contains(&"--keep") {
+                assert!(host.run(&["--list"]).succeeds().out.contains('s'));
+                host.run(&["--sandbox=s", "--discard"]).succeeds();
+            }
+            assert!(!remains.exists());
+        }
+    }
+    // A directory that is no sandbox is not touched.
+    fs::create_dir_all(&remains).unwrap();
+    fs::write(remains.join("thesis"), "").unwrap();
+    chown(&remains, Some(USER), Some(USER)).unwrap();
+    assert_ne!(host.run(&["--sandbox=s", "--discard"]).code, 0);
+    assert!(remains.join("thesis").exists());
+}
+
 /// As the module cache of Go has them: a user has to make them writable to change their entries.
 #[test]
 fn read_only_directories_are_committed() {
