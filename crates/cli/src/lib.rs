@@ -34,6 +34,7 @@
 //! [`exit`] lists every exit status.
 #![forbid(unsafe_code)]
 
+mod alone;
 pub mod already_mounted;
 mod archive;
 mod atime;

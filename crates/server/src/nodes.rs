@@ -17,7 +17,8 @@ struct Node {
     lookups: u32,
     /// Distinguishes objects that use the same id one after the other.
     generation: u32,
-    /// Size in the attributes that were sent to the kernel last, in bytes.
+    /// Size in the attributes that the kernel got last, in bytes. It may have written to the file
+    /// since.
     sent_size: u64,
 }
 
@@ -98,17 +99,11 @@ impl Nodes {
         Some(NodeRef { node, generation: known.generation })
     }
 
-    /// Records that attributes with this size are sent to the kernel.
-    pub(crate) fn size_sent(&self, node: u64, size: u64) {
-        if let Some(known) = self.shard(node).get_mut(&node) {
-            known.sent_size = size;
-        }
-    }
-
-    /// Whether the attributes that the kernel got last have this size. Not so after it has written
-    /// to the file.
-    pub(crate) fn has_size(&self, node: u64, size: u64) -> bool {
-        self.shard(node).get(&node).is_some_and(|known| known.sent_size == size)
+    /// Records that the kernel gets attributes with this size, or requests them before it uses the
+    /// size. Returns whether it had a smaller one.
+    pub(crate) fn set_size(&self, node: u64, size: u64) -> bool {
+        let before = self.shard(node).get_mut(&node).map(|known| std::mem::replace(&mut known.sent_size, size));
+        before.is_some_and(|before| before < size)
     }
 
     /// Returns the node id of an object.

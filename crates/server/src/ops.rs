@@ -184,15 +184,16 @@ impl Server {
     }
 
     /// Invalidates the attributes cached by the kernel after an open that permits a shared mapping,
-    /// or if the file, whose data use the page cache, has another size: the kernel does not read
-    /// beyond the size that it has. (It handles a truncating open on its own.)
+    /// or if the file, whose data use the page cache, has grown: the kernel does not read beyond
+    /// the size that it has. (It notices a shorter file and a truncating open on its own.)
     ///
     /// Unlike other notifications this one takes no lock. A handler sends it directly, because the
-    /// program may read and write as soon as the open returns.
+    /// program may read and write as soon as the open returns. It is sent once for each size: the
+    /// kernel discards attributes that are under way, also those of others that open the file.
     fn invalidate_attributes(&self, node: u64, use_: Use, attr: Option<&Attr>) {
+        let has_grown = attr.is_some_and(|attr| self.nodes.set_size(node, attr.size));
         let maps = || use_.maps && self.files.shared_mappings.opens(node) > 0;
-        let has_other_size = || attr.is_some_and(|attr| !self.nodes.has_size(node, attr.size));
-        if (maps() || has_other_size())
+        if (has_grown || maps())
             && let Some(session) = self.session.get()
             && let Err(error) = session.notifier().inval_attributes(node)
         {
@@ -268,7 +269,7 @@ impl Server {
     /// Runs the checks for attributes that are about to be sent to the kernel.
     fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
         self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
-        self.nodes.size_sent(node, attr.size);
+        self.nodes.set_size(node, attr.size);
         self.files.attributes_sent(node, &attr, &self.notifier);
         Ok(attr)
     }
@@ -547,7 +548,7 @@ impl Filesystem for Server {
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
         }
         let attr = changed?;
-        self.nodes.size_sent(node, attr.size);
+        self.nodes.set_size(node, attr.size);
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
     }
 
