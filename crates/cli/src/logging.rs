@@ -8,11 +8,11 @@ use crate::syslog::Syslog;
 use core::fmt;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{IsTerminal as _, stderr};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::sync::Arc;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _, Write, stderr};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::Targets;
@@ -166,7 +166,7 @@ fn to_file(path: &Path) -> Result<Boxed, Failure> {
     let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
         Failure::usage(format!("log file {}: can't be opened: {error}; choose another with logfile=", path.display()))
     })?;
-    Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
+    Ok(to_reopenable(path, file))
 }
 
 /// Opens the fallback log with mode 0600, since its warnings name users and what they accessed.
@@ -177,7 +177,47 @@ fn to_last_resort(path: &str) -> Result<Boxed, Failure> {
              choose a file with logfile="
         ))
     })?;
-    Ok(layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(file).boxed())
+    Ok(to_reopenable(Path::new(path), file))
+}
+
+fn to_reopenable(path: &Path, file: File) -> Boxed {
+    // The working directory changes.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let log = LOG_FILE.get_or_init(|| Arc::new(LogFile { path, file: Mutex::new(file) }));
+    layers::layer().with_ansi(false).with_timer(SystemTime).with_writer(|| Appender(Arc::clone(log))).boxed()
+}
+
+/// The log file of this process.
+static LOG_FILE: OnceLock<Arc<LogFile>> = OnceLock::new();
+
+struct LogFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+struct Appender(Arc<LogFile>);
+
+impl Write for Appender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.file.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.file.lock().flush()
+    }
+}
+
+/// Opens the log file again, if there is one: a program such as logrotate(8) has renamed it.
+pub fn reopen() {
+    let Some(log) = LOG_FILE.get() else { return };
+    // This process has no umask of its own.
+    let mode = log.file.lock().metadata().map_or(0o600, |metadata| metadata.permissions().mode() & 0o777);
+    match OpenOptions::new().append(true).create(true).mode(mode).open(&log.path) {
+        Ok(file) => *log.file.lock() = file,
+        Err(error) => {
+            tracing::warn!("log file {}: can't be opened again: {error}; the old one is used", log.path.display());
+        }
+    }
 }
 
 /// Returns the journal, or syslog, or `None` on systems with neither.

@@ -5,6 +5,7 @@
 //! still open then fail. Neither leaves a partial write or loses data that fsync(2) has confirmed.
 
 use crate::exit::{Exit, Failure};
+use crate::logging;
 use core::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use server::Mounted;
@@ -29,8 +30,8 @@ struct State {
 const DEADLINE: Duration = Duration::from_secs(5);
 
 impl Stop {
-    /// Starts to handle SIGTERM, SIGINT and SIGHUP; SIGHUP is ignored in the background. To be
-    /// called before other threads are started, since threads inherit the signal mask.
+    /// Starts to handle SIGTERM, SIGINT and SIGHUP; in the background, SIGHUP opens the log file
+    /// again. To be called before other threads are started, since threads inherit the signal mask.
     ///
     /// # Errors
     /// The signals can't be blocked, or the thread can't be started.
@@ -68,7 +69,7 @@ impl Stop {
     fn watch(&self, signals: &SigSet, background: bool) {
         loop {
             match signals.wait() {
-                Ok(Signal::SIGHUP) if background => {}
+                Ok(Signal::SIGHUP) if background => logging::reopen(),
                 Ok(signal) => {
                     tracing::info!("{signal}: stopping");
                     self.stop();

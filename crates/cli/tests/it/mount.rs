@@ -417,7 +417,7 @@ fn the_server_detaches_from_its_caller_and_unmounts_on_sigterm() {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files: Vec<_> = limits.lines().find(|l| l.starts_with("Max open files")).unwrap().split_whitespace().collect();
     assert_eq!(files[3], files[4], "soft and hard limit");
-    // SIGHUP is ignored; SIGTERM unmounts.
+    // SIGHUP concerns the log file only; SIGTERM unmounts.
     quiet(&format!("kill -HUP {pid}"));
     assert!(at.join("base").exists());
     quiet(&format!("kill -TERM {pid}"));
@@ -514,6 +514,24 @@ fn logfile_receives_the_log() {
     let log = fs::read_to_string(stage.sandbox.path("log")).unwrap();
     assert!(log.contains("/mnt/at mounted") && log.contains("/mnt/at unmounted"), "{log}");
     refused("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,logfile=/mnt/no/log none /mnt/at", 1, "log file /mnt/no/log");
+}
+
+/// As logrotate(8) does: it renames the file, and sends a signal.
+#[test]
+fn sighup_opens_the_log_file_again() {
+    let stage = Stage::new();
+    let (_, _, at) = stage.union();
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro,logfile=/mnt/log none /mnt/at");
+    let (log, old) = (stage.sandbox.path("log"), stage.sandbox.path("log.1"));
+    fs::set_permissions(&log, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::rename(&log, &old).unwrap();
+    quiet(&format!("kill -HUP {}", server(&at)));
+    testkit::until("a new log file", || log.exists());
+    assert_eq!(fs::metadata(&log).unwrap().mode() & 0o777, 0o640);
+    unmount(&at);
+    let [before, after] = [&old, &log].map(|log| fs::read_to_string(log).unwrap());
+    assert!(before.contains("/mnt/at mounted") && !before.contains("unmounted"), "{before}");
+    assert!(after.contains("/mnt/at unmounted"), "{after}");
 }
 
 #[test]
