@@ -9,7 +9,7 @@ use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
 use crate::tool::print;
 use crate::version_policies::Host;
-use crate::{alone, background, crypt_host, debug, device, logging, man, process, remount};
+use crate::{background, crypt_host, debug, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -153,7 +153,6 @@ impl Plan {
             process::outlive_parent();
             background::ready().inspect_err(|_| signals::unmount(&mounted))?;
         }
-        alone::watch(point.clone());
         mounted.wait();
         stop.disarm();
         if let Some(errno) = mounted.session().failure() {

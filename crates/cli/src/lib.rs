@@ -34,7 +34,6 @@
 //! [`exit`] lists every exit status.
 #![forbid(unsafe_code)]
 
-mod alone;
 pub mod already_mounted;
 mod archive;
 mod atime;

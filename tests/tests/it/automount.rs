@@ -1,18 +1,16 @@
-//! Mounts that others make and end: an automounter, a container.
+//! Mount points of autofs, as of systemd's automount units: the automounter runs mount(8) when a
+//! program uses the directory, and lets only its own process group through meanwhile.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use strata_tests::process::{run, try_run};
+use std::process::Command;
+use strata_tests::process::run;
 use strata_tests::{Mounted, Sandbox, Transport, on_both_transports};
-use testkit::until_within;
 
-/// An automounter, as that of systemd: `automounter DIR COMMAND...` runs the command when another
-/// process uses DIR, and ends. Meanwhile it lets only its own process group through.
+/// An automounter: `automounter DIR COMMAND...` runs the command when another process uses DIR, and
+/// ends.
 const AUTOMOUNTER: &str = r#"
 import fcntl, os, struct, subprocess, sys
 dir, command = sys.argv[1], sys.argv[2:]
@@ -50,41 +48,4 @@ fn a_program_that_uses_the_directory_gets_the_mount(transport: Transport) {
     }
 }
 
-/// A mount namespace in which no process is left but servers, as after a container. What holds it:
-/// a descriptor.
-fn servers_end_with_their_mount_namespace(transport: Transport) {
-    let sandbox = Sandbox::new();
-    let (lower, upper) = (sandbox.dir("lower"), sandbox.dir("upper"));
-    let [union, wrapped] = ["u", "w"].map(|name| sandbox.dir(name));
-    for name in ["mount.unionfs", "mount.wrapfs"] {
-        std::os::unix::fs::symlink(Mounted::program().unwrap(), sandbox.path(name)).unwrap();
-    }
-    let script = format!(
-        "set -e; cd /mnt
-        ./mount.unionfs none u -o dirs=/mnt/upper=rw:/mnt/lower=ro,transport={0}
-        ./mount.wrapfs /mnt/lower w -o transport={0}
-        echo text >u/file; echo ready; read line || exit 0",
-        transport.name()
-    );
-    let mut shell = Command::new("unshare");
-    shell.args(["--mount", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut shell = shell.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(shell.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    let held = fs::File::open(format!("/proc/{}/ns/mnt", shell.id())).unwrap();
-    let pattern = format!("^[.]/mount[.](unionfs|wrapfs) .*transport={}", transport.name());
-    let servers = || try_run(Command::new("pgrep").arg("-f").arg(&pattern)).text.lines().count();
-    assert_eq!(servers(), 2);
-    drop(shell.stdin.take());
-    assert!(shell.wait().unwrap().success());
-    std::thread::sleep(Duration::from_secs(8));
-    assert_eq!(servers(), 2, "the namespace is held");
-    drop(held);
-    until_within(Duration::from_secs(30), "the end of the servers", || servers() == 0);
-    assert_eq!(fs::read_to_string(upper.join("file")).unwrap(), "text\n");
-    assert!(!upper.join(".wh..wh.work").exists(), "it was unmounted");
-    drop((lower, union, wrapped));
-}
-
-on_both_transports!(a_program_that_uses_the_directory_gets_the_mount, servers_end_with_their_mount_namespace);
+on_both_transports!(a_program_that_uses_the_directory_gets_the_mount);

@@ -25,6 +25,10 @@ use std::path::{Path, PathBuf};
 /// The environment variable that tells a program in a sandbox the sandbox's name.
 pub(super) const ENVIRONMENT: &str = "STRATA_SANDBOX";
 const RECORD: &str = "sandbox.json";
+/// The record of a sandbox that is being removed.
+const REMOVED: &str = "removed.json";
+/// Directories of a sandbox.
+const PARTS: [&str; 3] = ["branches", "points", "view"];
 /// Most characters of a name.
 const NAME_MAX: usize = 64;
 
@@ -94,7 +98,7 @@ impl Store {
             }
         };
         DirBuilder::new().mode(0o700).create(&dir).map_err(|error| at(&dir, "can't create the sandbox", &error))?;
-        for part in ["branches", "points", "view"] {
+        for part in PARTS {
             let part = dir.join(part);
             DirBuilder::new().mode(0o700).create(&part).map_err(|error| at(&part, "can't create it", &error))?;
         }
@@ -121,15 +125,12 @@ impl Store {
         if owner != rustix::process::geteuid().as_raw() {
             return Err(Failure::usage(format!("sandbox {name}: it belongs to user {owner}; use one of your own")));
         }
-        let is_remains = is_remains(&dir);
         let lock = lock(name, &dir)?;
-        let (name, record) = (name.to_owned(), if is_remains { Ok(Record::default()) } else { read_record(&dir) }?);
-        let sandbox = Sandbox { name, dir, record, is_new: false, _lock: lock };
-        if is_remains {
-            sandbox.remove()?;
+        if remove_remains(&dir)? {
             return Ok(None);
         }
-        Ok(Some(sandbox))
+        let record = read_record(&dir)?;
+        Ok(Some(Sandbox { name: name.to_owned(), dir, record, is_new: false, _lock: lock }))
     }
 
     /// Returns the names and records of all sandboxes, and whether a command runs in each.
@@ -213,14 +214,18 @@ impl Sandbox {
     /// Removes the sandbox with all that was written in it.
     pub(super) fn remove(self) -> Result<(), Failure> {
         let failed = |error| at(&self.dir, "can't remove the sandbox", &error);
-        // Without the record it is no sandbox, should the removal be interrupted.
-        match fs::remove_file(self.dir.join(RECORD)) {
+        // With the record under this name it is no sandbox, should the removal be interrupted.
+        match fs::rename(self.dir.join(RECORD), self.dir.join(REMOVED)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        super::remove_tree::remove(&self.dir)
-            .map_err(|(path, errno)| Failure::system(format!("{}: can't remove it: {}", path.display(), reason(errno))))
+        remove_all(&self.dir)
     }
+}
+
+fn remove_all(dir: &Path) -> Result<(), Failure> {
+    super::remove_tree::remove(dir)
+        .map_err(|(path, errno)| Failure::system(format!("{}: can't remove it: {}", path.display(), reason(errno))))
 }
 
 fn state_home() -> Result<PathBuf, Failure> {
@@ -265,13 +270,31 @@ fn lock(name: &str, dir: &Path) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// Whether a directory has parts of a sandbox alone, and no record.
-fn is_remains(dir: &Path) -> bool {
-    let parts = ["branches", "points", "view", "lock", "log", ".sandbox.json"];
+/// Removes what an interrupted creation or removal has left of a sandbox whose lock the caller has.
+/// Returns whether it was that. A creation leaves empty parts; anything else is not touched.
+fn remove_remains(dir: &Path) -> Result<bool, Failure> {
+    if dir.join(RECORD).exists() {
+        return Ok(false);
+    }
+    if dir.join(REMOVED).exists() {
+        return remove_all(dir).map(|()| true);
+    }
     let is_part = |entry: std::io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| parts.iter().any(|part| entry.file_name() == *part))
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name();
+            let is_empty = || fs::read_dir(entry.path()).is_ok_and(|mut inner| inner.next().is_none());
+            match PARTS.iter().any(|part| name == *part) {
+                true => is_empty(),
+                false => name == "lock" || name == ".sandbox.json",
+            }
+        })
     };
-    fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_part))
+    let only_parts = fs::read_dir(dir).is_ok_and(|mut entries| entries.all(is_part));
+    // Without an entry but the lock, which was just created, it may be any directory.
+    if only_parts && PARTS.iter().any(|part| dir.join(part).exists()) {
+        return remove_all(dir).map(|()| true);
+    }
+    Ok(false)
 }
 
 fn read_record(dir: &Path) -> Result<Record, Failure> {

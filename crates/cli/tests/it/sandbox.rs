@@ -450,10 +450,10 @@ fn remains_of_a_sandbox_are_in_nobodys_way() {
     let remains = host.home.join(".store/s");
     for with_contents in [false, true] {
         for args in [&["--sandbox=s", "--keep", "--", "true"][..], &["--sandbox=s", "--discard"]] {
-            fs::create_dir_all(&remains).unwrap();
+            fs::create_dir_all(remains.join("branches")).unwrap();
             if with_contents {
                 fs::create_dir_all(remains.join("branches/0/dir")).unwrap();
-                fs::write(remains.join("lock"), "").unwrap();
+                fs::write(remains.join("removed.json"), "").unwrap();
             }
             outcome(Command::new("chown").args(["-R", &USER.to_string()]).arg(host.home.join(".store"))).succeeds();
             let outcome = host.run(args);
@@ -465,12 +465,16 @@ fn remains_of_a_sandbox_are_in_nobodys_way() {
             assert!(!remains.exists());
         }
     }
-    // A directory that is no sandbox is not touched.
-    fs::create_dir_all(&remains).unwrap();
-    fs::write(remains.join("thesis"), "").unwrap();
-    chown(&remains, Some(USER), Some(USER)).unwrap();
-    assert_ne!(host.run(&["--sandbox=s", "--discard"]).code, 0);
-    assert!(remains.join("thesis").exists());
+    // What may be something else is not touched.
+    for file in ["thesis", "branches/0/thesis", "log/thesis", "view/thesis"] {
+        let file = remains.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "").unwrap();
+        outcome(Command::new("chown").args(["-R", &USER.to_string()]).arg(&remains)).succeeds();
+        assert_ne!(host.run(&["--sandbox=s", "--discard"]).code, 0);
+        assert!(file.exists());
+        fs::remove_dir_all(&remains).unwrap();
+    }
 }
 
 /// As the module cache of Go has them: a user has to make them writable to change their entries.
