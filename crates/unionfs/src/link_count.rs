@@ -91,10 +91,19 @@ impl Core {
         lower: &Lower,
         attr: &Attr,
     ) -> Result<()> {
-        let Some(number) = self.counts(op, lower, attr)? else { return Ok(()) };
+        let number = self.number_of(op, lower, attr)?;
+        if attr.nlink < 2 && self.links.branch(number).is_none() {
+            return Ok(());
+        }
+        let mut counting = self.links.begin_use(op, number)?;
+        // Not before: a copy may have been added to the index meanwhile.
+        if self.counts(op, lower, attr)?.is_none() {
+            counting.uncounted.insert(std::thread::current().id(), number);
+            return Ok(());
+        }
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
-        match self.append_use(op, self.links.begin_use(op, number)?, record) {
+        match self.append_use(op, counting, record) {
             // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
             // moment.
             Err(Errno::NAMETOOLONG) => Ok(()),
@@ -209,6 +218,7 @@ impl Core {
             tracing::warn!(%errno, "could not update the link count of a file");
             self.links.forget_use();
         }
+        self.links.end_uncounted_use();
     }
 
     /// Returns the number of names that still lead to an indexed file.

@@ -32,6 +32,8 @@ pub(crate) struct Counting {
     /// The unfinished [`Record::Using`], by the thread that runs the operation. Each thread has one
     /// at most.
     pub(crate) pending: HashMap<ThreadId, Record>,
+    /// As `pending`, for a name that the log does not count: the file's number.
+    pub(crate) uncounted: HashMap<ThreadId, u64>,
     /// The files of which a copy is being added to the index, by number.
     copying: HashSet<u64>,
 }
@@ -77,7 +79,12 @@ impl Links {
     pub(crate) fn begin_copy(&self, cx: &Cx<'_>, number: u64) -> Result<CopyAdded<'_>> {
         let this = std::thread::current().id();
         let is_other = |(thread, record): (&ThreadId, &Record)| *thread != this && is_of(record, number);
-        let is_busy = |counting: &Counting| counting.copying.contains(&number) || counting.pending.iter().any(is_other);
+        let is_uncounted = |(thread, of): (&ThreadId, &u64)| *thread != this && *of == number;
+        let is_busy = |counting: &Counting| {
+            counting.copying.contains(&number)
+                || counting.pending.iter().any(is_other)
+                || counting.uncounted.iter().any(is_uncounted)
+        };
         self.counting_unless(cx, is_busy)?.copying.insert(number);
         Ok(CopyAdded { links: self, number })
     }
@@ -95,6 +102,14 @@ impl Links {
     /// Forgets this thread's operation. The log still has it: the next mount completes it.
     pub(crate) fn forget_use(&self) {
         if self.counting.lock().pending.remove(&std::thread::current().id()).is_some() {
+            self.ended.notify_all();
+        }
+        self.end_uncounted_use();
+    }
+
+    /// Ends this thread's operation on a name that the log does not count, if there is one.
+    pub(crate) fn end_uncounted_use(&self) {
+        if self.counting.lock().uncounted.remove(&std::thread::current().id()).is_some() {
             self.ended.notify_all();
         }
     }
