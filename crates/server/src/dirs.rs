@@ -6,7 +6,7 @@ use crate::nodes::ROOT;
 use crate::ops::Server;
 use fuse::abi::EntryOut;
 use fuse::{DirBuf, Reply, Request};
-use vnode::{Cx, DirEntry, Entry, Kind, Vnode};
+use vnode::{Cx, DirEntry, Kind, Vnode};
 
 /// Returns the offsets after `.` and after `..`, where the layer's own entries begin. They are
 /// larger than all cookies of file systems, except for ext4's end-of-directory mark, or larger than
@@ -82,12 +82,7 @@ impl Server {
             return false;
         }
         call.call.reset_lifetimes();
-        // While stale pages are dropped, a file is as one that can't be looked up.
-        let is_shown = |entry: &Entry| {
-            let is_file = entry.attr.kind() == Kind::Regular;
-            !(is_file && self.files.attributes_sent(self.node_of(&entry.vnode), &entry.attr, &self.notifier))
-        };
-        let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten().filter(is_shown);
+        let entry = name(bytes).and_then(|n| dir.lookup(cx, n)).ok().flatten();
         if let Some(entry) = entry.as_ref().filter(|entry| entry.attr.kind() == Kind::Directory) {
             let vnode = &entry.vnode;
             self.listing_cache.check_nowait(cx, (self.node_of(vnode), &**vnode), &entry.attr, &self.notifier);

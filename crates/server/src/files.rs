@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use vnode::{Attr, Backing, Drained, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result};
+use vnode::{Attr, Backing, Drained, Errno, MAY_BLOCK, OpenFile, OpenFlags, Result};
 
 /// An inode with open files.
 struct OpenInode {
@@ -86,8 +86,6 @@ pub(crate) struct Files {
 
 /// How long an open waits for a writer's RELEASE and for the kernel to drop stale pages.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(250);
-/// Longest time that attributes wait until stale pages are dropped.
-const DROP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Minimum time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -436,38 +434,14 @@ impl Files {
     }
 
     /// Compares attributes that are about to be sent to the kernel with those of the pages in its
-    /// cache. Drops the pages if the data was changed out of band. Returns whether they are being
-    /// dropped: with the size of a file that has grown, the kernel would show the zeros after the
-    /// former end that its last page has.
-    pub(crate) fn attributes_sent(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) -> bool {
+    /// cache. Drops the pages if the data was changed out of band.
+    pub(crate) fn attributes_sent(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
         if self.pages.note_sent_attributes(node, attr) {
             // While this lock is held, the file cannot be opened.
             let inodes = self.inodes();
             self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
         }
         self.forget_cached_open(node);
-        self.pages.any() && notifier.drops_pages(node)
-    }
-
-    /// As [`Self::attributes_sent`], and waits until no pages are being dropped. At most for
-    /// [`DROP_TIMEOUT`]: a notification before theirs may wait for this request.
-    ///
-    /// # Errors
-    /// `MAY_BLOCK` if it would have to wait.
-    pub(crate) fn settle_pages(
-        &self,
-        node: u64,
-        attr: &Attr,
-        may_block: bool,
-        notifier: &Arc<NotificationQueue>,
-    ) -> Result<()> {
-        if attr.kind() == Kind::Regular && self.attributes_sent(node, attr, notifier) {
-            if !may_block {
-                return Err(MAY_BLOCK);
-            }
-            notifier.wait_for_pages(node, Instant::now() + DROP_TIMEOUT);
-        }
-        Ok(())
     }
 
     /// Compares the attributes of a file whose data was changed out of band with those of the pages

@@ -269,8 +269,8 @@ impl Server {
     /// Runs the checks for attributes that are about to be sent to the kernel.
     fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
         self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
-        self.files.settle_pages(node, &attr, cx.may_block, &self.notifier)?;
         self.nodes.set_size(node, attr.size);
+        self.files.attributes_sent(node, &attr, &self.notifier);
         Ok(attr)
     }
 
@@ -509,7 +509,6 @@ impl Filesystem for Server {
         // block.
         let (vnode, node) = (&entry.vnode, self.node_of(&entry.vnode));
         self.listing_cache.check(&cx, (node, &**vnode), &entry.attr, &self.notifier)?;
-        self.files.settle_pages(node, &entry.attr, cx.may_block, &self.notifier)?;
         Ok(Some(self.entry_out(&call, at, &entry)))
     }
 

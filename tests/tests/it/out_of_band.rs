@@ -29,7 +29,6 @@ on_both_transports!(
     changes_are_visible_within_a_second_without_reports,
     open_files_are_never_other_files,
     an_open_reads_all_of_a_file_that_grew,
-    a_reader_of_a_growing_file_sees_no_zeros,
     own_changes_cause_no_notifications,
     lost_events_invalidate_everything,
     a_branch_is_watched_while_it_is_one,
@@ -209,8 +208,11 @@ fn latencies(branch: &Path, mount: &Path, changes: &[Change]) -> Vec<(&'static s
             }
             None => Shown(None),
         };
-        let is_shown = |name: &&str| plain(want(name)) == plain(Shown::of(&mount.join(name)));
-        until(&format!("before {what}"), || names.iter().all(&is_shown));
+        let shown = |name: &&'static str| {
+            let (wanted, found) = (plain(want(name)), plain(Shown::of(&mount.join(name))));
+            if wanted == found { Ok(()) } else { Err(Box::new((*name, wanted, found))) }
+        };
+        until(&format!("before {what}"), || names.iter().try_for_each(&shown));
         // Expirations are repeated: let those of the preparation pass.
         thread::sleep(Duration::from_millis(300));
         for name in *names {
@@ -218,7 +220,7 @@ fn latencies(branch: &Path, mount: &Path, changes: &[Change]) -> Vec<(&'static s
         }
         make(branch);
         let begun = Instant::now();
-        until(what, || names.iter().all(&is_shown));
+        until(what, || names.iter().try_for_each(&shown));
         all.push((*what, begun.elapsed()));
     }
     all
@@ -562,39 +564,6 @@ fn an_open_reads_all_of_a_file_that_grew(transport: Transport) {
                 fs::write(&below, "x".repeat(size)).unwrap();
                 let found = fs::read(&path).unwrap().len();
                 assert_eq!(found, size, "{number}, {step}: {used}");
-            }
-        }
-    }
-}
-
-/// The last page of a file has zeros after the end. They must not show once the kernel knows that
-/// the file has grown. (A program can still read them while another one makes the kernel notice
-/// that, in the moment between finding the page and copying from it.)
-fn a_reader_of_a_growing_file_sees_no_zeros(transport: Transport) {
-    let sandbox = Sandbox::new();
-    let [lower, rw] = ["lower", "rw"].map(|name| sandbox.dir(name));
-    let below = lower.join("log");
-    for (number, options) in ["", "watch=off", "watch=off,cache=0"].into_iter().enumerate() {
-        let specs = [Spec::wrap(&lower, transport), Spec::union(&rw, &lower, transport)];
-        for (kind, spec) in specs.into_iter().enumerate() {
-            let options = format!("passthrough=off{}{options}", if options.is_empty() { "" } else { "," });
-            let mounted = Mounted::with_options(spec, &sandbox.path(&format!("m{number}{kind}")), &options);
-            fs::write(&below, "").unwrap();
-            let path = mounted.path("log");
-            let mut log = OpenOptions::new().append(true).open(&below).unwrap();
-            let file = File::open(&path).unwrap();
-            let mut read = 0;
-            for line in 0..if long() { 20_000 } else { 400 } {
-                log.write_all(format!("line {line}\n").as_bytes()).unwrap();
-                let mut data = [0; 4096];
-                let len = file.read_at(&mut data, read).unwrap();
-                let text = String::from_utf8_lossy(&data[..len]);
-                assert!(!text.contains('\0'), "{options}: {kind}, line {line}: {text:?}");
-                read += len as u64;
-                if line % 8 == 0 {
-                    let all = fs::read(&path).unwrap();
-                    assert!(!all.contains(&0), "{options}: {kind}, line {line}, by a new open");
-                }
             }
         }
     }
