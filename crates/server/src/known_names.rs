@@ -151,7 +151,7 @@ impl KnownNames {
         let is_taking = self.taking.load(Ordering::SeqCst) > 0;
         let at = self.now();
         if let Some(until) = until_then.or_else(|| is_taking.then(|| until(at, usual))) {
-            // Added before the other is removed: who takes all names gets one of them.
+            // Added before the old one is removed: whatever takes all names finds one of the two.
             self.change(new.0, |shard| shard.insert(new.0, new.1, Grant { at, until }));
             self.change(old.0, |shard| match exchange {
                 true => shard.insert(old.0, old.1, Grant { at, until }),
@@ -167,7 +167,7 @@ impl KnownNames {
         self.lock(shard_of(dir)).get(dir, name)
     }
 
-    /// Drops the names of a directory that the kernel has forgotten, and so they.
+    /// Drops the names of a directory: the kernel has forgotten it, and its names before.
     pub(crate) fn forget(&self, dir: u64) {
         self.change(dir, |shard| {
             shard.len -= shard.dirs.remove(&dir).map_or(0, |names| names.len());

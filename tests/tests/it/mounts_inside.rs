@@ -233,7 +233,7 @@ fn a_directory_that_fails_keeps_them(transport: Transport) {
     let _error = fs::metadata(union.path("usr/lib"));
     assert_eq!(fs::read_to_string(union.path("home/file")).unwrap(), "text");
     assert_eq!(inside(), mounts);
-    // Together with what is mounted inside, which can't be reached.
+    // Lazily: the mounts inside can't be reached, and go with it.
     run(Command::new("umount").arg("-l").arg(union.dir()));
     std::mem::forget(union);
 }
