@@ -138,6 +138,7 @@ impl Branches {
         self.correct_link_counts(false)?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
+            self.prune_index_of_target()?;
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;
             self.tidy()?;
         }

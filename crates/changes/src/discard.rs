@@ -10,7 +10,7 @@ use crate::ops::{is_dir, join, list, lookup, remove_tree, resolve_dir, set_times
 use crate::select::Selection;
 use crate::temp::Temp;
 use std::sync::Arc;
-use unionfs::offline::{LINK_INDEX, OPAQUE_MARK, Record, indexed_number, whiteout_name};
+use unionfs::offline::{LINK_INDEX, OPAQUE_MARK, Record, whiteout_name};
 use vnode::{Cx, Errno, Kind, Name, RenameFlags, Vnode};
 
 /// A directory of the upper branch, the same one in the union, and the one below if there is one.
@@ -111,7 +111,7 @@ impl Branches {
         let Some(index) = index.filter(|entry| is_dir(&entry.vnode)) else { return Ok(Vec::new()) };
         let mut selected = Vec::new();
         for (name, _) in list(&cx, &index.vnode).at("list the index of hard links", b"")? {
-            let Some(number) = indexed_number(&name) else { continue };
+            let Some(number) = views.all.indexed_number(&name) else { continue };
             let paths = crate::find::paths_of_number(&cx, views, number)?;
             if !paths.is_empty() && paths.iter().all(|path| selection.covers(path)) {
                 selected.push(name);

@@ -8,7 +8,7 @@ use crate::error::{At, Error, Failed};
 use crate::ops::{components, is_dir, is_within, join, list, lookup, resolve_dir};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use unionfs::offline::{LINK_INDEX, Record, indexed_number};
+use unionfs::offline::{LINK_INDEX, Record};
 use vnode::{Cx, Entry, Errno, Kind, Name, Vnode};
 
 /// Maximum depth of the parent chain of an object.
@@ -364,7 +364,7 @@ impl<'a> Finder<'a> {
         let index = lookup(self.cx, upper, LINK_INDEX).at("look up the index of hard links", b"")?;
         let Some(index) = index.filter(|entry| is_dir(&entry.vnode)) else { return Ok(()) };
         for (name, _) in list(self.cx, &index.vnode).at("list the index of hard links", b"")? {
-            let Some(number) = indexed_number(&name) else { continue };
+            let Some(number) = self.views.all.indexed_number(&name) else { continue };
             for path in paths_of_number(self.cx, self.views, number)? {
                 if !self.seen.contains(&path) {
                     self.unrecorded(&path)?;

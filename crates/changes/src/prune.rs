@@ -1,7 +1,7 @@
 //! Removes records of the upper branch that have no effect any more: those of paths at which the
 //! branches below show the same as the union. The union does not change.
 
-use crate::branches::{Branches, Views, cx};
+use crate::branches::{Branches, Floor, Views, cx};
 use crate::error::{At, Error, Failed};
 use crate::find::{differ, merges, paths_of_number};
 use crate::ops::{is_dir, join, list, lookup, remove_tree, resolve, set_times};
@@ -9,7 +9,7 @@ use crate::select::Selection;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use unionfs::offline::{LINK_INDEX, Record, indexed_number, whiteout_name};
+use unionfs::offline::{LINK_INDEX, Record, whiteout_name};
 use vnode::{Cx, Entry, Kind, Name, Vnode};
 
 /// The identity log.
@@ -91,13 +91,24 @@ impl Branches {
             let entry = lookup(&cx, &index.vnode, &name).at("look up", &name)?;
             let alone = entry.is_some_and(|entry| entry.attr.nlink < 2 && !is_dir(&entry.vnode));
             if alone
-                && let Some(number) = indexed_number(&name)
+                && let Some(number) = views.all.indexed_number(&name)
                 && is_index_without_effect(&cx, &views, number)?
             {
                 remove_tree(&cx, &index.vnode, &name).at("remove an entry of the index of hard links", b"")?;
             }
         }
         Ok(())
+    }
+
+    /// As [`Self::prune_index`], for the target: a committed file can have replaced all names of a
+    /// file in its index. Does nothing if the branches below the target are not known.
+    pub(crate) fn prune_index_of_target(&self) -> Result<(), Error> {
+        match (self.below.split_first(), self.floor) {
+            (Some((target, below)), Floor::Ground) if !below.is_empty() => {
+                Self::new(target.clone(), below.to_vec(), self.floor).prune_index()
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Corrects the link counts of files of which names were removed from, or became visible on,
@@ -125,20 +136,6 @@ impl Branches {
         Ok(left.iter().any(|(name, _)| !OWN_FILES.contains(&&**name) && name != crate::journal::NAME))
     }
 
-    /// Whether a branch below has copies of files with several names.
-    fn is_index_below(&self) -> Result<bool, Error> {
-        let cx = cx();
-        for source in &self.below {
-            let index = lookup(&cx, &source.layer.root(), LINK_INDEX).at("look up the index of hard links", b"")?;
-            if let Some(index) = index.filter(|entry| is_dir(&entry.vnode))
-                && !list(&cx, &index.vnode).at("list the index of hard links", b"")?.is_empty()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Removes the union's own files from the upper branch if it changes nothing any more.
     pub(crate) fn tidy(&self) -> Result<(), Error> {
         let (cx, upper) = (cx(), self.upper_root());
@@ -153,9 +150,7 @@ impl Branches {
             return Ok(());
         }
         let before = upper.getattr(&cx).at("read the attributes", b"")?;
-        // The index of another branch consists of inode numbers, which the log assigns.
-        let keeps_log = self.is_index_below()?;
-        for (name, _) in names.into_iter().filter(|(name, _)| !(keeps_log && name == LOG)) {
+        for (name, _) in names {
             remove_tree(&cx, &upper, &name).at("remove the union's records", b"")?;
         }
         let _kept = set_times(&cx, &upper, &before);

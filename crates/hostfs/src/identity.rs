@@ -55,6 +55,14 @@ pub(crate) fn generation(kind: i32, handle: &[u8]) -> u32 {
     (mix(fold(fold(OFFSET, &kind.to_le_bytes()), handle)) >> 32) as u32
 }
 
+/// Returns a number that tells a root directory from others: its inode number and time of birth,
+/// in nanoseconds. The roots of file systems that were made in the same second are told apart by
+/// these file systems' ids.
+pub(crate) fn fingerprint(ino: u64, (sec, nsec): (i64, u32), fsid: [u8; 8]) -> u64 {
+    let born = fold(fold(fold(OFFSET, &ino.to_le_bytes()), &sec.to_le_bytes()), &nsec.to_le_bytes());
+    mix(if nsec == 0 { fold(born, &fsid) } else { born })
+}
+
 /// Returns a hash of a name.
 pub(crate) fn hash(name: &[u8]) -> u64 {
     mix(fold(OFFSET, name))

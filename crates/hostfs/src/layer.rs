@@ -11,6 +11,7 @@ use crate::identity::{self, HostInode};
 use crate::lifetimes::Lifetimes;
 use crate::name_cache::NameCache;
 use crate::opened::SharedFiles;
+use crate::sys::fsid_of;
 use crate::table::Table;
 use crate::vnode_impl::{HostVnode, Locator};
 use crate::watch::{Registration, Watch};
@@ -212,6 +213,8 @@ pub(crate) struct Shared {
     pub(crate) lifetimes: Lifetimes,
     /// The root's vnode, which owns this structure.
     pub(crate) root_vnode: OnceLock<Weak<HostVnode>>,
+    /// See [`Layer::fingerprint`].
+    fingerprint: Option<u64>,
 }
 
 /// How handles of this file system are checked.
@@ -310,6 +313,15 @@ impl FsTraits {
     }
 }
 
+/// Returns what tells the root directory from others. On a network or a FUSE file system, times of
+/// birth need not last.
+fn fingerprint(root: &Statx, fs: &rustix::fs::StatFs, traits: &FsTraits) -> Option<u64> {
+    let born = root.stx_btime;
+    let known =
+        !traits.may_hang && root.stx_mask & StatxFlags::BTIME.bits() != 0 && (born.tv_sec, born.tv_nsec) != (0, 0);
+    known.then(|| identity::fingerprint(root.stx_ino, (born.tv_sec, born.tv_nsec), fsid_of(fs)))
+}
+
 impl HostFs {
     /// Opens the directory at `path`. Symbolic links in `path` are followed, unlike in later
     /// lookups.
@@ -384,6 +396,7 @@ impl HostFs {
             reports_all_entries,
             lifetimes,
             root_vnode: OnceLock::new(),
+            fingerprint: fingerprint(&stat, &fs_stats, &traits),
         };
         Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
     }
@@ -619,6 +632,10 @@ impl Layer for HostFs {
             merges_names: fs.merges_names,
             ..Properties::default()
         }
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        self.root.fs().fingerprint
     }
 
     fn attach(&self, upcalls: Arc<dyn Upcalls>) {

@@ -47,6 +47,10 @@ impl Layer for Isolate {
         Properties { may_hang: lower.may_hang || self.guard.calls.is_some(), ..lower }
     }
 
+    fn fingerprint(&self) -> Option<u64> {
+        self.lower.fingerprint()
+    }
+
     fn reports(&self) -> Option<Arc<dyn Reports>> {
         // Its directories also change when it is lost or back.
         None

@@ -4,7 +4,7 @@ use crate::branch::{BranchId, Lower};
 use crate::copymeta::Grants;
 use crate::copyup::Change;
 use crate::file::UnionFile;
-use crate::identity::ROOT;
+use crate::inode_number::ROOT;
 use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::ownnames::{LINKS, WORK};

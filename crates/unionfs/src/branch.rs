@@ -2,8 +2,12 @@
 
 use crate::options::{Branch, Mode};
 use crate::ownfiles::{Own, OwnDir};
+use crate::ownnames::IndexName;
 use crate::reserve::Reserve;
+use crate::tags::Tags;
 use isolate::{Health, Isolate, OnLoss};
+use parking_lot::RwLock;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use vnode::{Kind, Layer, Reports, Vnode};
@@ -42,9 +46,11 @@ pub(crate) struct BranchState {
     /// The part of `layer` that calls a branch which may hang or be lost.
     pub(crate) isolate: Option<Arc<Isolate>>,
     pub(crate) root: Arc<dyn Vnode>,
-    pub(crate) path: std::path::PathBuf,
+    pub(crate) path: PathBuf,
     /// Bits 62..48 of the inode numbers of its objects.
     pub(crate) tag: u16,
+    /// The tags of the branch's own records.
+    pub(crate) tags: Arc<RwLock<Tags>>,
     /// The number of its file system.
     pub(crate) fsid: OnceLock<u64>,
     /// The branch is listed as `rw`, but its file system returned `EROFS`.
@@ -70,15 +76,16 @@ pub(crate) struct BranchState {
 }
 
 impl BranchState {
-    pub(crate) fn new(branch: Branch, tag: u16) -> Self {
-        let (layer, isolate) = isolate(&branch);
+    pub(crate) fn new(isolated: Isolated, path: PathBuf, tag: u16, tags: Tags) -> Self {
+        let Isolated { layer, isolate } = isolated;
         Self {
             root: layer.root(),
             layer,
             isolate,
             fsid: OnceLock::new(),
-            path: branch.path,
+            path,
             tag,
+            tags: Arc::new(RwLock::new(tags)),
             turned_read_only: AtomicBool::new(false),
             warned_names_refused: AtomicBool::new(false),
             has_redirects: AtomicBool::new(false),
@@ -108,6 +115,17 @@ impl BranchState {
         self.reserve.release();
     }
 
+    /// Returns the name that the index entry of the file with this number has on this branch.
+    pub(crate) fn index_name(&self, number: u64) -> IndexName {
+        IndexName::of(self.tags.read().log_number(number))
+    }
+
+    /// Returns the number of the file with this index entry; `None` if it is none, or that of a
+    /// file whose number is not known.
+    pub(crate) fn indexed_number(&self, name: &[u8]) -> Option<u64> {
+        self.tags.read().union_number(IndexName::parse(name)?)
+    }
+
     /// Returns one of the union's own directories on this branch.
     pub(crate) fn own(&self, which: Own) -> &OwnDir {
         match which {
@@ -117,17 +135,25 @@ impl BranchState {
     }
 }
 
-/// Isolates a branch that may hang or be skipped. One that is written is called directly: a change
-/// can't be abandoned.
-fn isolate(branch: &Branch) -> (Arc<dyn Layer>, Option<Arc<Isolate>>) {
-    let hangs = branch.mode.is_network() || branch.layer.properties().may_hang;
-    let on_loss = branch.mode.on_loss();
-    if branch.mode == Mode::ReadWrite || !(hangs || on_loss == OnLoss::Empty) {
-        return (branch.layer.clone(), None);
+/// The layer of a branch. A branch that may hang or be skipped is called through an isolating one,
+/// unless it is written: a change can't be abandoned.
+#[derive(Clone, Debug)]
+pub(crate) struct Isolated {
+    pub(crate) layer: Arc<dyn Layer>,
+    isolate: Option<Arc<Isolate>>,
+}
+
+impl Isolated {
+    pub(crate) fn new(branch: &Branch) -> Self {
+        let hangs = branch.mode.is_network() || branch.layer.properties().may_hang;
+        let on_loss = branch.mode.on_loss();
+        if branch.mode == Mode::ReadWrite || !(hangs || on_loss == OnLoss::Empty) {
+            return Self { layer: branch.layer.clone(), isolate: None };
+        }
+        let name = format!("branch {}", branch.path.display());
+        let isolate = Isolate::new(branch.layer.clone(), &name, hangs, on_loss);
+        Self { layer: isolate.clone(), isolate: Some(isolate) }
     }
-    let name = format!("branch {}", branch.path.display());
-    let isolate = Isolate::new(branch.layer.clone(), &name, hangs, on_loss);
-    (isolate.clone(), Some(isolate))
 }
 
 /// Whether the lower object is a directory.

@@ -1,18 +1,21 @@
 //! Building a union from its branches, and its [`vnode::Layer`] implementation.
 
-use crate::branch::{BranchId, BranchState, Lower};
+use crate::branch::{BranchId, BranchState, Isolated, Lower};
 use crate::change::{BranchChange, check, check_root};
-use crate::identity::{Identity, ROOT};
+use crate::identity::Identity;
 use crate::in_use::BranchList;
-use crate::logfile::{load, tag, why_not_written, write_log};
+use crate::inode_number::ROOT;
+use crate::logfile::why_not_written;
+use crate::logs::Logs;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{Branch, BuildError, Mode, Options};
+use crate::records::{Source, merge_all};
 use crate::reported::BranchReports;
 use crate::set::{BranchSet, Member};
 use crate::table::Interned;
 use stack::ChangePolicy;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode};
@@ -28,7 +31,7 @@ impl Unionfs {
     /// Builds a union of `branches`. The first one has the highest precedence. If any is
     /// read-write, the first must be.
     ///
-    /// Reads the identity log, and removes leftovers of an interrupted union.
+    /// Reads the identity logs, and removes leftovers of an interrupted union.
     ///
     /// # Errors
     ///
@@ -53,31 +56,44 @@ impl Unionfs {
     ) -> std::result::Result<Arc<Self>, BuildError> {
         check(branches.iter().map(|branch| (&*branch.path, branch.mode)))?;
         branches.iter().try_for_each(check_root)?;
-        let writes = branches.iter().any(|b| b.mode == Mode::ReadWrite);
-        let first = branches.first().ok_or(BuildError::NoBranches)?;
-        let path = first.path.clone();
-        let step = |what| {
-            let path = path.clone();
+        let path = branches.first().ok_or(BuildError::NoBranches)?.path.clone();
+        let step = |what, path: &Path| {
+            let path = path.to_owned();
             move |errno| BuildError::Step { what, path, errno }
         };
         let cx = Cx::internal(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let root = first.layer.root();
-        let mut loaded = load(&cx, &root, &path).map_err(step("reading the identity log"))?;
-        let (tags, fresh) = tag(branches.iter().map(|branch| &*branch.path), &mut loaded.known);
-        let log = if writes {
-            let log = write_log(&cx, (&root, &path), &loaded, fresh);
-            Some(log.map_err(|errno| why_not_written(&cx, &root, &path, errno))?)
-        } else {
-            None
-        };
-        let members = branches.into_iter().zip(tags).zip(0..).map(|((branch, tag), id)| Member {
+        let layers: Vec<Isolated> = branches.iter().map(Isolated::new).collect();
+        let mut sources = Vec::new();
+        for (branch, isolated) in branches.iter().zip(&layers) {
+            let source = Source::read(&cx, &isolated.layer, &branch.path, sources.is_empty());
+            sources.push(source.map_err(step("reading the identity log", &branch.path))?);
+        }
+        let merged = merge_all(&cx, &mut sources).map_err(step("reading the identity logs of the branches", &path))?;
+        let (known, tags) = merged;
+        let members = branches.into_iter().zip(layers).zip(&sources).zip(&tags).zip(0..);
+        let members = members.map(|((((branch, layer), source), (tag, _)), id)| Member {
             moving: crate::options::Moving::Stays,
             id: BranchId(id),
             mode: branch.mode,
-            state: Arc::new(BranchState::new(branch, tag)),
+            state: Arc::new(BranchState::new(layer, branch.path, *tag, source.tags.clone())),
         });
-        let set = BranchSet::new(BranchSet::FIRST, members.collect());
-        let core = Arc::new(Core::new(set, options, Identity::new(loaded.known, log)));
+        let members: Box<[Member]> = members.collect();
+        let mut logs = Vec::new();
+        for (member, source) in members.iter().zip(&sources).filter(|(member, _)| member.mode == Mode::ReadWrite) {
+            let state = &member.state;
+            let log = source.open(&cx, state, &known.tags);
+            logs.push(log.map_err(|errno| why_not_written(&cx, &state.root, &state.path, errno))?);
+        }
+        let mut logs = Logs::new(logs, known.tags.clone());
+        let all: Vec<u16> = tags.iter().map(|(tag, _)| *tag).collect();
+        logs.write_first(&cx, &all, &[]).map_err(|errno| {
+            members.first().map_or(BuildError::NoBranches, |first| {
+                why_not_written(&cx, &first.state.root, &first.state.path, errno)
+            })
+        })?;
+        let new: Vec<u16> = tags.iter().filter(|(_, is_new)| *is_new).map(|(tag, _)| *tag).collect();
+        let set = BranchSet::new(BranchSet::FIRST, members);
+        let core = Arc::new(Core::new(set, options, Identity::new(known, logs)));
         let set = core.branches.get();
         for member in &set.order {
             attach_branch(&core, member);
@@ -89,12 +105,13 @@ impl Unionfs {
             path: set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone()),
             errno,
         })?;
+        core.adopt_originals(&op, &index, &new);
         core.links.replace(index);
         for member in set.writables() {
             core.prepare_reserve(&op, member.id);
         }
-        core.complete_names(&op).map_err(step("completing the link counts of files"))?;
-        let root = create_root(&core, &set).map_err(step("creating the root"))?;
+        core.complete_names(&op).map_err(step("completing the link counts of files", &path))?;
+        let root = create_root(&core, &set).map_err(step("creating the root", &path))?;
         Ok(Arc::new(Self { core, root }))
     }
 

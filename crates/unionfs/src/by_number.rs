@@ -6,7 +6,7 @@
 //! one if it has this number. Objects below renamed directories are found by [`vnode::Finder`].
 
 use crate::branch::Lower;
-use crate::identity::{ROOT, tag_of};
+use crate::inode_number::{ROOT, tag_of};
 use crate::lookup::Hit;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
@@ -124,7 +124,7 @@ impl Core {
             .collect();
         all.sort_by_key(|(member, _)| set.position(member.id));
         if let Some(member) = tag_of(number).and_then(with_tag) {
-            all.push((member, crate::identity::lower_of(number)));
+            all.push((member, crate::inode_number::lower_of(number)));
         }
         all
     }

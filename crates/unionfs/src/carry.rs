@@ -7,14 +7,14 @@ use crate::branch::{BranchId, Lower};
 use crate::carry_list::{Found, List, Listed, clone_name, commit, find, list_name, snapshot_name, write};
 use crate::carry_recovery::{complete, discard, remove_marker};
 use crate::copy_used::{Created, Draft, Drafted};
-use crate::identity::Known;
 use crate::in_use::{Copies, Used, as_union_file};
-use crate::log::Log;
+use crate::logs::Logs;
 use crate::metacopy::as_metacopy;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{BuildError, Copyup};
 use crate::ownfiles::Own;
+use crate::recorded::Known;
 use crate::set::{BranchSet, Member};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -264,14 +264,14 @@ impl Core {
     }
 
     /// Links the carried files into the new first branch, and clones them in the old one. As
-    /// [`Self::copy_to_inserted`], with `known` and `log` of the new branch. The snapshot is taken
+    /// [`Self::copy_to_inserted`], with `known` and `logs`. The snapshot is taken
     /// when this returns without an error.
     pub(crate) fn carry_to_inserted(
         &self,
         cx: &Cx<'_>,
         (all, old, new): (&[Member], &BranchSet, &BranchSet),
         carrying: &mut Carrying<'_>,
-        (known, log): (Known, Log),
+        (known, logs): (Known, Logs),
     ) -> Outcome<Drafted> {
         let first = all.first().ok_or(BuildError::NoBranches)?;
         let failed = |errno| BuildError::Step {
@@ -279,7 +279,7 @@ impl Core {
             path: first.state.path.clone(),
             errno,
         };
-        let draft = self.draft(cx, all, (known, log)).map_err(failed)?;
+        let draft = self.draft(cx, all, (known, logs)).map_err(failed)?;
         let op = Op::new(cx, draft.set());
         let mut created = Vec::new();
         let carried = carrying.carry(&op, &draft, new, &mut created).and_then(|()| {
@@ -290,7 +290,7 @@ impl Core {
             Ok(index)
         });
         match carried {
-            Ok(index) => draft.finish(Copies::new(), index).map_err(failed),
+            Ok(index) => Ok(draft.finish(Copies::new(), index)),
             Err(refusal) => {
                 // If the list was committed after all, this ends it.
                 carrying.cut_list();

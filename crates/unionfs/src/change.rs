@@ -1,20 +1,23 @@
 //! Changing the set of branches of a union in use: docs/design/unionfs.md, "Branch sets".
 
-use crate::branch::{BranchId, BranchState, Lower};
+use crate::branch::{BranchId, BranchState, Isolated, Lower};
 use crate::carry::{Carrying, OpenInKernel};
-use crate::identity::Known;
+use crate::copy_used::Drafted;
 use crate::in_use::{Copies, Used};
-use crate::links::Index;
-use crate::log::{Alias, Log, Record};
-use crate::logfile::{IDENT, TAGS, load, move_log, tag, why_not_written};
+use crate::log::{Alias, Record};
+use crate::logfile::{IDENT, why_not_written};
+use crate::logs::{LogFile, Logs};
 use crate::metacopy::METACOPIES;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::MOVED;
 use crate::options::{Branch, BuildError, Mode, Moving};
-use crate::ownfiles::{ASIDE, Own, has_links, move_links_aside};
+use crate::ownfiles::{ASIDE, Own};
 use crate::ownnames::WORK;
+use crate::recorded::Known;
+use crate::records::{Merger, Source};
 use crate::set::{BranchSet, Member};
+use crate::tags::TAGS;
 use crate::work::{clean_work, entries};
 use isolate::OnLoss;
 use stack::{ChangePolicy, InUse};
@@ -73,6 +76,13 @@ impl Planned {
         }
     }
 
+    fn member(&self) -> Option<&Member> {
+        match self {
+            Self::Kept(member) | Self::Removed(member) => Some(member),
+            Self::New(_) => None,
+        }
+    }
+
     fn remains(&self) -> bool {
         !matches!(self, Self::Removed(_))
     }
@@ -84,8 +94,12 @@ struct Next {
     /// The branches of the old and the new set.
     all: Vec<Member>,
     removed: Vec<BranchId>,
-    /// Records of the tags that were assigned for it.
-    fresh: Vec<Record>,
+    /// What all branches' records say after the change.
+    known: Known,
+    /// The new branches, with their logs.
+    sources: Vec<(BranchId, Source)>,
+    /// The tags of the new branches that no log has had so far.
+    unknown: Vec<u16>,
     is_snapshot: bool,
 }
 
@@ -97,16 +111,6 @@ impl Next {
         let mut paths = HashSet::new();
         first.is_some() && self.all.iter().all(|member| paths.insert(&member.state.path))
     }
-}
-
-/// The place of the identity log after the change.
-enum NewLog {
-    /// On the same branch as before.
-    Unchanged,
-    /// On another branch, with this content.
-    Moves(Known, Log),
-    /// Nowhere: a read-only union has no log.
-    None(Known),
 }
 
 /// Checks that a union can consist of these branches, listed from left to right.
@@ -443,17 +447,17 @@ impl Core {
         })?;
         self.keep_numbers(op);
         // The last step that can fail.
-        let log = self.new_log(op, old, set, next.fresh.clone())?;
+        let records = self.new_records(op, old, next)?;
         if next.is_snapshot {
             self.copy_root_attributes(old, op)?;
         }
-        let (log, index, copies) = match (log, carrying.as_deref_mut()) {
-            (NewLog::Moves(known, log), Some(carrying)) => {
-                let drafted = self.carry_to_inserted(op, (&next.all, old, set), carrying, (known, log))?;
-                (NewLog::Moves(drafted.known, drafted.log), drafted.index, drafted.copies)
-            }
-            (log, _) => self.copy_with_log(op, next, used, log, index)?,
+        let drafted = match carrying.as_deref_mut() {
+            Some(carrying) => self.carry_to_inserted(op, (&next.all, old, set), carrying, records)?,
+            None if !used.is_empty() => self.copy_to_inserted(op, (&next.all, set), used, records)?,
+            None => Drafted { copies: Copies::new(), known: records.0, logs: records.1, index },
         };
+        let Drafted { copies, known, logs, index } = drafted;
+        let written: Vec<u16> = set.order.iter().filter(|m| m.mode == Mode::ReadWrite).map(|m| m.state.tag).collect();
         let mut files = Vec::new();
         self.branches.replace(set.clone(), || {
             // A file that is opened later is opened again, in the new set.
@@ -461,37 +465,15 @@ impl Core {
                 files = self.pin_remaining(old, &next.removed, &copies);
             }
             self.links.replace(index);
-            match log {
-                NewLog::Unchanged => {}
-                NewLog::Moves(known, log) => self.identity.replace(known, Some(log)),
-                NewLog::None(known) => self.identity.replace(known, None),
-            }
+            self.identity.replace(known, logs, &written);
         });
+        self.adopt_originals(op, &self.links.all(), &next.unknown);
         drop(files);
         self.adopt_copies(op, used, copies);
         if let Some(carrying) = carrying {
             self.adopt_carried(op, carrying);
         }
         Ok(())
-    }
-
-    /// Copies files in use to the inserted branch, if there are any. Returns the log, the link
-    /// index and the copies.
-    fn copy_with_log(
-        &self,
-        op: &Op<'_>,
-        next: &Next,
-        used: &[Used],
-        log: NewLog,
-        index: Index,
-    ) -> Outcome<(NewLog, Index, Copies)> {
-        Ok(match log {
-            NewLog::Moves(known, log) if !used.is_empty() => {
-                let drafted = self.copy_to_inserted(op, (&next.all, &next.set), used, (known, log))?;
-                (NewLog::Moves(drafted.known, drafted.log), drafted.index, drafted.copies)
-            }
-            log => (log, index, Copies::new()),
-        })
     }
 
     /// Checks that a drained branch is empty. If it provides the attributes of the root, the
@@ -509,28 +491,37 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the planned set.
+    /// Returns the planned set. Reads the logs of the new branches.
     fn next_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<Next> {
-        let mut known = self.identity.tags();
-        let (tags, fresh) = tag(planned.iter().map(Planned::path), &mut known);
+        let cx = self.server_cx();
+        let kept = planned.iter().filter_map(Planned::member).map(|member| member.state.tag).collect();
+        let mut merger = Merger::new(self.identity.known(), kept);
         let (mut all, mut removed) = (Vec::with_capacity(planned.len()), Vec::new());
-        for (branch, tag) in planned.into_iter().zip(tags) {
+        let (mut sources, mut unknown) = (Vec::new(), Vec::new());
+        for branch in planned {
             all.push(match branch {
                 Planned::Kept(member) => member,
                 Planned::Removed(member) => {
                     removed.push(member.id);
                     member
                 }
-                Planned::New(branch) => Member {
-                    id: self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?,
-                    mode: branch.mode,
-                    moving: Moving::Stays,
-                    state: Arc::new(BranchState::new(branch, tag)),
-                },
+                Planned::New(branch) => {
+                    let layer = Isolated::new(&branch);
+                    let source = Source::read(&cx, &layer.layer, &branch.path, all.is_empty());
+                    let mut source = source.map_err(step("reading the identity log", &branch.path))?;
+                    merger.adopt_tags(&mut source);
+                    let (tag, is_new) = merger.tag(&source);
+                    unknown.extend(is_new.then_some(tag));
+                    let id = self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?;
+                    let state = BranchState::new(layer, branch.path, tag, source.tags.clone());
+                    sources.push((id, source));
+                    Member { id, mode: branch.mode, moving: Moving::Stays, state: Arc::new(state) }
+                }
             });
         }
         let order = all.iter().filter(|member| !removed.contains(&member.id)).cloned().collect();
-        Ok(Next { set: Arc::new(BranchSet::new(old.generation + 1, order)), all, removed, fresh, is_snapshot: false })
+        let set = Arc::new(BranchSet::new(old.generation + 1, order));
+        Ok(Next { set, all, removed, known: merger.known, sources, unknown, is_snapshot: false })
     }
 
     /// Returns an id for a new branch, to which no set in use and no vnode refers.
@@ -598,42 +589,53 @@ impl Core {
         }
     }
 
-    /// Ensures that the leftmost branch has the identity log, if it can be written.
-    fn new_log(&self, cx: &Cx<'_>, old: &BranchSet, set: &BranchSet, fresh: Vec<Record>) -> Outcome<NewLog> {
-        let first = set.order.first().ok_or(BuildError::NoBranches)?;
-        let path = &first.state.path;
-        if !old.read_only && !set.read_only && old.is_leftmost(first.id) {
-            for record in &fresh {
-                self.identity.append(cx, record.clone()).map_err(step("writing the identity log", path))?;
-            }
-            return Ok(NewLog::Unchanged);
-        }
+    /// Returns what the branches' records say after the change, and the logs of the branches that
+    /// are written from now on. Ensures that the leftmost one has a log with all tags.
+    fn new_records(&self, cx: &Cx<'_>, old: &BranchSet, next: &Next) -> Outcome<(Known, Logs)> {
+        let set = &next.set;
+        let tag_of = |id: BranchId| next.all.iter().find(|member| member.id == id).map(|member| member.state.tag);
+        // Not those of `next`: operations may have added to them meanwhile.
         let mut known = self.identity.known();
-        fresh.into_iter().for_each(|record| known.apply(record));
-        let root = &first.state.root;
-        let own = load(cx, root, path).map_err(step("reading the identity log", path))?.known;
-        // Link counts belong to the branch whose whiteouts and copies they count. If the leftmost
-        // branch is new, those of its own log take precedence. If it has none, the current ones are
-        // still right, unless they belong to a branch that was removed.
-        let removed = old.order.first().is_some_and(|was| set.member(was.id).is_none());
-        if known.merge_log(own, removed).is_err() {
-            if has_links(cx, root).map_err(step("reading the index of hard links", path))? {
-                return Err(BuildError::ForeignLinks(path.clone()));
-            }
-            tracing::warn!(
-                branch = %path.display(),
-                "the branch's identity log belongs to a union of other branches: it is replaced, and its inode numbers are dropped"
-            );
-            if !set.read_only {
-                move_links_aside(cx, root, path).map_err(step("moving the index of hard links aside", path))?;
-                first.state.own(Own::Links).forget();
-            }
+        known.tags.extend(next.known.tags.clone());
+        let removed: Vec<u16> = next.removed.iter().filter_map(|id| tag_of(*id)).collect();
+        let mut merger = Merger::new(known, HashSet::new());
+        removed.iter().for_each(|tag| merger.known.forget_branch(*tag));
+        let sources = || next.sources.iter().filter_map(|(id, source)| Some((source, tag_of(*id)?)));
+        sources().for_each(|(source, own)| merger.add_own(source, own));
+        sources().for_each(|(source, own)| merger.add_others(source, own));
+        let known = merger.known;
+        let mut files = Vec::new();
+        let is_opened = |member: &&Member| member.mode == Mode::ReadWrite && !self.identity.has_log(member.state.tag);
+        for member in set.order.iter().filter(is_opened) {
+            let state = &member.state;
+            let refused = |errno| why_not_written(cx, &state.root, &state.path, errno);
+            let found = next.sources.iter().find(|(id, _)| *id == member.id).map(|(_, source)| source);
+            files.push(match found {
+                Some(source) => source.open(cx, state, &known.tags).map_err(refused)?,
+                None => LogFile::new((state.root.clone(), state.path.clone()), state.tag, state.tags.clone()),
+            });
         }
-        if set.read_only {
-            return Ok(NewLog::None(known));
+        let mut opened = Logs::new(files, known.tags.clone());
+        let Some(first) = set.order.first().filter(|first| first.mode == Mode::ReadWrite) else {
+            return Ok((known, opened));
+        };
+        let refused = |errno| why_not_written(cx, &first.state.root, &first.state.path, errno);
+        let tags: Vec<u16> = set.order.iter().map(|member| member.state.tag).collect();
+        // What the former leftmost branch's log says of branches that are not written.
+        let is_removed = old.order.first().is_some_and(|first| next.removed.contains(&first.id));
+        let written = |tag: u16| set.order.iter().any(|m| m.mode == Mode::ReadWrite && m.state.tag == tag);
+        let aliases = match is_removed {
+            true => known.aliases.of.iter().filter(|((tag, _), _)| tags.contains(tag) && !written(*tag)).collect(),
+            false => Vec::new(),
+        };
+        let aliases: Vec<Record> =
+            aliases.into_iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias }).collect();
+        if opened.has(first.state.tag) {
+            opened.write_first(cx, &tags, &aliases).map_err(refused)?;
+        } else {
+            self.identity.write_first(cx, first.state.tag, (&known.tags, &tags), &aliases).map_err(refused)?;
         }
-        let log = move_log(cx, (root, path), &known).map_err(|errno| why_not_written(cx, root, path, errno))?;
-        Ok(NewLog::Moves(known, log))
+        Ok((known, opened))
     }
 
     /// Releases and prepares branches after the set has changed.

@@ -8,16 +8,18 @@
 
 use crate::branch::{BranchId, Lower};
 use crate::copyup::{Built, Copying};
-use crate::identity::{Identity, Known, ROOT};
+use crate::identity::Identity;
 use crate::in_use::{Copies, Copy, Used, as_union_file};
+use crate::inode_number::ROOT;
 use crate::links::Index;
-use crate::log::{Alias, Log, Record};
+use crate::log::{Alias, Record};
+use crate::logs::Logs;
 use crate::metacopy::as_metacopy;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::components;
 use crate::options::{BuildError, Mode};
-use crate::ownnames::IndexName;
+use crate::recorded::Known;
 use crate::set::{BranchSet, Member};
 use crate::shortname::ShortName;
 use crate::table::Interned;
@@ -31,7 +33,7 @@ use vnode::{Attr, Cx, Errno, Kind, Name, Result, Vnode};
 pub(crate) struct Drafted {
     pub(crate) copies: Copies,
     pub(crate) known: Known,
-    pub(crate) log: Log,
+    pub(crate) logs: Logs,
     pub(crate) index: Index,
 }
 
@@ -127,15 +129,15 @@ impl Core {
     }
 
     /// Copies files in use to the leftmost of the branches `all`, which the change inserts. The
-    /// caller has closed the gate and stopped writes to these files. `known` and `log` are the
-    /// content of the identity log and the log on that branch. If this fails, the copies are
-    /// removed again.
+    /// caller has closed the gate and stopped writes to these files. `known` is what the records
+    /// say after the change, `logs` the logs that it opened, of which the first is that branch's.
+    /// If this fails, the copies are removed again.
     pub(crate) fn copy_to_inserted(
         &self,
         cx: &Cx<'_>,
         (all, new): (&[Member], &BranchSet),
         used: &[Used],
-        (known, log): (Known, Log),
+        (known, logs): (Known, Logs),
     ) -> std::result::Result<Drafted, BuildError> {
         let first = all.first().ok_or(BuildError::NoBranches)?;
         let failed = |errno| BuildError::Step {
@@ -143,7 +145,7 @@ impl Core {
             path: first.state.path.clone(),
             errno,
         };
-        let draft = self.draft(cx, all, (known, log)).map_err(failed)?;
+        let draft = self.draft(cx, all, (known, logs)).map_err(failed)?;
         let op = Op::new(cx, &draft.set);
         let mut created = Vec::new();
         let copied = draft.copy_all(&op, new, used, &mut created).and_then(|copies| {
@@ -152,7 +154,7 @@ impl Core {
             Ok((copies, index))
         });
         match copied {
-            Ok((copies, index)) => draft.finish(copies, index).map_err(failed),
+            Ok((copies, index)) => Ok(draft.finish(copies, index)),
             Err(errno) => {
                 draft.undo(&op, created);
                 Err(failed(errno))
@@ -160,12 +162,12 @@ impl Core {
         }
     }
 
-    pub(crate) fn draft(&self, cx: &Cx<'_>, all: &[Member], (known, log): (Known, Log)) -> Result<Draft> {
+    pub(crate) fn draft(&self, cx: &Cx<'_>, all: &[Member], (known, logs): (Known, Logs)) -> Result<Draft> {
         let mode = |at| if at == 0 { Mode::ReadWrite } else { Mode::ReadOnly };
         let members = all.iter().enumerate().map(|(at, member)| Member { mode: mode(at), ..member.clone() });
         let set = BranchSet::new(BranchSet::FIRST, members.collect());
         let to = set.leftmost()?;
-        let core = Arc::new(Core::new(set, self.options, Identity::new(known, Some(log))));
+        let core = Arc::new(Core::new(set, self.options, Identity::new(known, logs)));
         let set = core.branches.get();
         let index = core.load_links(&Op::new(cx, &set), false).map_err(|(_, errno)| errno)?;
         core.links.replace(index);
@@ -193,10 +195,10 @@ impl Draft {
         self.core.load_links(op, false).map_err(|(_, errno)| errno)
     }
 
-    /// Returns the content of the identity log, and the log itself, with the copies.
-    pub(crate) fn finish(&self, copies: Copies, index: Index) -> Result<Drafted> {
-        let (known, log) = self.core.identity.take();
-        Ok(Drafted { copies, known, log: log.ok_or(Errno::IO)?, index })
+    /// Returns what the records say, and the logs, with the copies.
+    pub(crate) fn finish(&self, copies: Copies, index: Index) -> Drafted {
+        let (known, logs) = self.core.identity.take();
+        Drafted { copies, known, logs, index }
     }
 
     /// Links a file of the union in use, which has one name, into the inserted branch. Returns the
@@ -379,7 +381,7 @@ impl Draft {
                 }
             }
             Created::Index(file, number) => {
-                let name = IndexName::of(*file);
+                let name = op.set.branch(self.to)?.index_name(*file);
                 if let Some(dir) = self.core.links_dir(op, self.to)?
                     && dir.lookup(op, name.name()?)?.is_some_and(|entry| entry.vnode.id() == *number)
                 {

@@ -316,16 +316,16 @@ impl Core {
     fn publish_index(&self, op: &Op<'_>, copying: &Copying<'_>, built: &Built) -> Result<()> {
         let &Copying { vnode, from, ref attr, place, to } = copying;
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
-        self.index_copy(op, vnode.id, from, copy)?;
+        self.index_copy(op, vnode.id, (from, copy), place)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
-            self.begin_use(op, &place.parent, place.name()?, from, attr)?;
+            self.begin_use(op, (&place.parent, place.name()?), (from, attr), Some(to))?;
             self.publish_name(op, place, copy, built)
         });
         if named.is_ok() {
-            self.use_name(op, vnode.id, attr.nlink, 1);
+            self.use_name(op, vnode.id, op.set.branch(to)?.tag);
         } else {
             // The names lead to the copy by the index entry, which is enough.
-            self.cancel_use(op, from, attr);
+            self.cancel_use(op);
             self.discard(op, built);
         }
         Ok(())
@@ -384,13 +384,13 @@ impl Core {
         let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
         let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
-        self.begin_use(op, dir, name, &old, &entry.attr)?;
+        self.begin_use(op, (dir, name), (&old, &entry.attr), Some(lower.branch))?;
         let linked = self.preserving_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
-            self.cancel_use(op, &old, &entry.attr);
+            self.cancel_use(op);
             return if op.set.retry_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
-        self.use_name(op, vnode.id, entry.attr.nlink, 1);
+        self.use_name(op, vnode.id, op.set.branch(lower.branch)?.tag);
         Ok(true)
     }
 }

@@ -193,7 +193,7 @@ impl<V> Shared<V> {
     pub(crate) fn shown(&self, number: u64) -> u64 {
         match self.options.numbers {
             Numbers::Wide => number,
-            Numbers::Narrow => crate::identity::narrow(number),
+            Numbers::Narrow => crate::inode_number::narrow(number),
         }
     }
 
@@ -201,7 +201,7 @@ impl<V> Shared<V> {
     pub(crate) fn resolve_shown(&self, shown: u64) -> u64 {
         match self.options.numbers {
             Numbers::Wide => shown,
-            Numbers::Narrow => crate::identity::widen(shown),
+            Numbers::Narrow => crate::inode_number::widen(shown),
         }
     }
 

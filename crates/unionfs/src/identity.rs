@@ -1,235 +1,39 @@
 //! Inode numbers and the records that keep them: docs/design/unionfs.md, "Inode numbers". Format of
-//! the log: docs/formats/union-branch.md.
+//! the logs: docs/formats/union-branch.md.
 
-use crate::log::{Alias, Log, Record};
+use crate::inode_number::next_free;
+use crate::log::{Alias, Original, Record, Tagged};
+use crate::logs::Logs;
+use crate::recorded::{Counts, Known, LinkCount, LowerKey, Using, total};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vnode::{Cx, Time};
 
 type Result<T, E = vnode::Errno> = std::result::Result<T, E>;
 
-/// The number of the root.
-pub(crate) const ROOT: u64 = 1;
-
-const LOWER_BITS: u32 = 48;
-const HASHED: u64 = 1 << 63;
-
-/// Returns the number of a lower object: tag and lower number, or a hash of both if the lower
-/// number is too large.
-pub(crate) fn compose(tag: u16, lower: u64) -> u64 {
-    if lower >> LOWER_BITS == 0 {
-        return u64::from(tag) << LOWER_BITS | lower;
-    }
-    HASHED | mix(lower ^ u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-}
-
-/// Returns the tag in a number; `None` for numbers of the hashed range.
-pub(crate) fn tag_of(number: u64) -> Option<u16> {
-    if number & HASHED != 0 { None } else { u16::try_from(number >> LOWER_BITS).ok() }
-}
-
-/// Returns the lower number in a number that is not of the hashed range.
-pub(crate) fn lower_of(number: u64) -> u64 {
-    number & ((1 << LOWER_BITS) - 1)
-}
-
-/// Returns the number that [`narrow`] turns into this one.
-pub(crate) fn widen(shown: u64) -> u64 {
-    let Ok(narrow) = u32::try_from(shown) else { return shown };
-    match (narrow >> 30, narrow >> 26) {
-        (tag @ 1..=3, _) => u64::from(tag) << LOWER_BITS | u64::from(narrow & ((1 << 30) - 1)),
-        (_, tag @ 4..=15) => u64::from(tag) << LOWER_BITS | u64::from(narrow & ((1 << 26) - 1)),
-        _ => shown,
-    }
-}
-
-/// Returns the number to show with `ino=32`: tags 1 to 3 leave 30 bits to the lower number, tags 4
-/// to 15 leave 26. Numbers that do not fit are unchanged. No two numbers are shown as one, and the
-/// root keeps its number.
-pub(crate) fn narrow(number: u64) -> u64 {
-    let (tag, lower) = (number >> LOWER_BITS, number & ((1 << LOWER_BITS) - 1));
-    match tag {
-        1..=3 if lower >> 30 == 0 => tag << 30 | lower,
-        4..=15 if lower >> 26 == 0 => tag << 26 | lower,
-        _ => number,
-    }
-}
-
-/// Returns another number, of the hashed range, to use if `id` is taken.
-pub(crate) fn next_free(id: u64) -> u64 {
-    HASHED | mix(id.wrapping_add(1))
-}
-
-/// Spreads every bit of the input over all bits (the finaliser of SplitMix64).
-pub(crate) fn mix(mut n: u64) -> u64 {
-    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
-}
-
-/// The number of names that a lower file had, and how many of them are used up: they no longer lead
-/// to it or its copy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkCount {
-    pub(crate) first: u32,
-    pub(crate) used: u32,
-}
-
-/// Tag of the branch and lower number of a lower object.
-type LowerKey = (u16, u64);
-
-/// The aliases, by lower object and by number.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Aliases {
-    of: HashMap<LowerKey, Alias>,
-    /// The lower objects that have a number as their alias.
-    with_number: HashMap<u64, Vec<LowerKey>>,
-}
-
-impl Aliases {
-    fn get(&self, lower: LowerKey) -> Option<Alias> {
-        self.of.get(&lower).copied()
-    }
-
-    fn insert(&mut self, lower: LowerKey, alias: Alias) {
-        self.remove(lower);
-        self.of.insert(lower, alias);
-        self.with_number.entry(alias.number).or_default().push(lower);
-    }
-
-    fn remove(&mut self, lower: LowerKey) {
-        let Some(old) = self.of.remove(&lower) else { return };
-        if let Some(all) = self.with_number.get_mut(&old.number) {
-            all.retain(|other| *other != lower);
-            if all.is_empty() {
-                self.with_number.remove(&old.number);
-            }
-        }
-    }
-
-    fn with_number(&self, number: u64) -> &[LowerKey] {
-        self.with_number.get(&number).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whether a number belongs to an object other than the one with this generation.
-    fn is_taken(&self, number: u64, generation: u32) -> bool {
-        let holders = self.with_number(number).iter().filter_map(|lower| self.of.get(lower));
-        let mut known = holders.map(|alias| alias.generation).filter(|of| *of != 0).peekable();
-        known.peek().is_some() && known.all(|of| of != generation)
-    }
-}
-
-/// The content of the log.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    pub(crate) tags: HashMap<Vec<u8>, u16>,
-    pub(crate) aliases: Aliases,
-    pub(crate) names: HashMap<u64, LinkCount>,
-    /// Names that were about to be used up when the log ended, by number.
-    pub(crate) using: HashMap<u64, Vec<Using>>,
-}
-
-/// A name that was about to be used up when the log ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Using {
-    /// Tag of the branch with the lower file.
-    pub(crate) tag: u16,
-    /// Number of names of the lower file.
-    pub(crate) first: u32,
-    /// The name's path in the union.
-    pub(crate) path: Vec<u8>,
-}
-
-impl Known {
-    /// Applies a record.
-    pub(crate) fn apply(&mut self, record: Record) {
-        match record {
-            Record::Tag { tag, path } => {
-                self.tags.insert(path, tag);
-            }
-            Record::Alias { tag, lower, alias } => {
-                self.aliases.insert((tag, lower), alias);
-            }
-            Record::Unalias { tag, lower } => {
-                self.aliases.remove((tag, lower));
-            }
-            Record::Using { tag, number, first, path } => {
-                self.using.entry(number).or_default().push(Using { tag, first, path });
-            }
-            Record::Names { number, first: 0, .. } => {
-                self.using.remove(&number);
-                self.names.remove(&number);
-            }
-            Record::Names { number, first, used } => {
-                self.using.remove(&number);
-                self.names.insert(number, LinkCount { first, used });
-            }
-        }
-    }
-
-    /// Merges the log of the branch that becomes the leftmost one. Its link counts take precedence;
-    /// they replace all others if those belong to a branch that is `removed`. Fails, and merges
-    /// nothing, if its tags contradict the current ones.
-    pub(crate) fn merge_log(&mut self, other: Self, removed: bool) -> Result<(), ()> {
-        let own: HashMap<u16, &Vec<u8>> = self.tags.iter().map(|(path, &tag)| (tag, path)).collect();
-        let agrees = |(path, tag): (&Vec<u8>, &u16)| match self.tags.get(path) {
-            Some(own) => own == tag,
-            None => !own.contains_key(tag),
-        };
-        let agree = other.tags.iter().all(agrees);
-        if removed {
-            self.names.clear();
-            self.using.clear();
-        }
-        if !agree {
-            return Err(());
-        }
-        self.tags.extend(other.tags);
-        for (lower, alias) in other.aliases.of {
-            if self.aliases.get(lower).is_none() {
-                self.aliases.insert(lower, alias);
-            }
-        }
-        self.names.extend(other.names);
-        self.using.extend(other.using);
-        Ok(())
-    }
-
-    /// Returns the shortest sequence of records with the same content.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let tags = self.tags.iter().map(|(path, &tag)| Record::Tag { tag, path: path.clone() });
-        let aliases = self.aliases.of.iter().map(|(&(tag, lower), &alias)| Record::Alias { tag, lower, alias });
-        let names = self.names.iter().map(|(&number, n)| Record::Names { number, first: n.first, used: n.used });
-        let using = self.using.iter().flat_map(|(&number, list)| {
-            list.iter().map(move |u| Record::Using { tag: u.tag, number, first: u.first, path: u.path.clone() })
-        });
-        tags.chain(aliases).chain(names).chain(using)
-    }
-}
-
-/// The identity log and its content.
+/// The identity logs of the branches and their content.
 #[derive(Debug)]
 pub(crate) struct Identity {
     known: RwLock<Known>,
     /// Number of aliases. A lookup in a union without aliases needs no lock.
     aliases: AtomicUsize,
-    /// Number of link counts.
+    /// Number of files with link counts.
     names: AtomicUsize,
-    /// The log; `None` in a read-only union. Locked while the branch is written, which may be
-    /// frozen.
-    log: Mutex<Option<Log>>,
+    /// The logs of the branches that are written; none in a read-only union. Locked while a branch
+    /// is written, which may be frozen.
+    logs: Mutex<Logs>,
     /// Records still to be written, the oldest first.
     deferred: Mutex<VecDeque<Record>>,
 }
 
 impl Identity {
-    pub(crate) fn new(known: Known, log: Option<Log>) -> Self {
+    pub(crate) fn new(known: Known, logs: Logs) -> Self {
         Self {
             aliases: known.aliases.of.len().into(),
             names: known.names.len().into(),
             known: RwLock::new(known),
-            log: Mutex::new(log),
+            logs: Mutex::new(logs),
             deferred: Mutex::default(),
         }
     }
@@ -268,12 +72,23 @@ impl Identity {
         self.aliases.load(Ordering::Acquire) != 0
     }
 
-    /// Returns the link count record of a file.
+    /// Returns the sum of what the branches say of the names of a file; `None` if none says
+    /// anything.
     pub(crate) fn names(&self, number: u64) -> Option<LinkCount> {
         if self.names.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.known.read().names.get(&number).copied()
+        self.known.read().names.get(&number).map(total)
+    }
+
+    /// Returns what each branch says of the names of a file.
+    pub(crate) fn counts(&self, number: u64) -> Counts {
+        self.known.read().names.get(&number).cloned().unwrap_or_default()
+    }
+
+    /// Returns what a branch says of the names of a file.
+    pub(crate) fn names_by(&self, number: u64, by: u16) -> LinkCount {
+        self.known.read().names_by(number, by)
     }
 
     /// Returns a copy of the content.
@@ -281,28 +96,55 @@ impl Identity {
         self.known.read().clone()
     }
 
+    /// Returns the numbers of the files with link counts.
+    pub(crate) fn counted(&self) -> Vec<u64> {
+        self.known.read().names.keys().copied().collect()
+    }
+
     /// Returns a copy of the tags alone.
     pub(crate) fn tags(&self) -> Known {
         Known { tags: self.known.read().tags.clone(), ..Known::default() }
     }
 
-    /// Replaces the log. The new one holds all of `known`.
-    pub(crate) fn replace(&self, known: Known, log: Option<Log>) {
+    /// Returns the original of a copy that the index has.
+    pub(crate) fn original(&self, number: u64) -> Option<Original> {
+        self.known.read().originals.get(&number).map(|(_, original)| original.clone())
+    }
+
+    /// Replaces the content. Of the logs, those of the branches with these tags remain, in this
+    /// order, with `opened`.
+    pub(crate) fn replace(&self, known: Known, opened: Logs, written: &[u16]) {
         let old = {
-            let mut present = self.log.lock();
-            self.deferred.lock().clear();
+            let mut logs = self.logs.lock();
             let mut all = self.known.write();
             self.aliases.store(known.aliases.of.len(), Ordering::Release);
             self.names.store(known.names.len(), Ordering::Release);
             *all = known;
-            std::mem::replace(&mut *present, log)
+            logs.replace(opened, written)
         };
         drop(old);
     }
 
-    /// Returns the content, and takes the log away.
-    pub(crate) fn take(&self) -> (Known, Option<Log>) {
-        (self.known(), self.log.lock().take())
+    /// Returns the content, and takes the logs away.
+    pub(crate) fn take(&self) -> (Known, Logs) {
+        (self.known(), std::mem::take(&mut *self.logs.lock()))
+    }
+
+    /// Whether the branch with this tag has a log that is written.
+    pub(crate) fn has_log(&self, tag: u16) -> bool {
+        self.logs.lock().has(tag)
+    }
+
+    /// Writes the tags of all branches to the log of the branch with the tag `first`, which is to
+    /// be the leftmost, and records about objects of branches that are not written.
+    pub(crate) fn write_first(
+        &self,
+        cx: &Cx<'_>,
+        first: u16,
+        tags: (&BTreeMap<u16, Tagged>, &[u16]),
+        records: &[Record],
+    ) -> Result<()> {
+        self.logs.lock().write_to(cx, first, tags, records)
     }
 
     /// Writes a record, then applies it.
@@ -340,20 +182,37 @@ impl Identity {
     }
 
     fn write(&self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
-        let mut log = self.log.lock();
-        let Some(log) = log.as_mut() else {
+        let mut logs = self.logs.lock();
+        if logs.is_empty() {
             self.deferred.lock().clear();
             return Ok(());
-        };
-        loop {
-            let Some(deferred) = self.deferred.lock().front().cloned() else { break };
-            log.append(cx, [&deferred])?;
-            self.deferred.lock().pop_front();
         }
-        if records.is_empty() { Ok(()) } else { log.append(cx, records) }
+        let deferred = std::mem::take(&mut *self.deferred.lock());
+        let (mut left, mut failed) = (VecDeque::new(), HashMap::new());
+        for record in deferred {
+            // In one log, no record overtakes another.
+            let home = logs.home(&record);
+            if !failed.contains_key(&home) {
+                let written = logs.append(cx, std::slice::from_ref(&record));
+                failed.extend(written.err().map(|errno| (home, errno)));
+            }
+            if failed.contains_key(&home) {
+                left.push_back(record);
+            }
+        }
+        let mut queue = self.deferred.lock();
+        left.append(&mut queue);
+        *queue = left;
+        drop(queue);
+        let mut blocking = records.iter().filter_map(|record| failed.get(&logs.home(record)));
+        match blocking.next().or_else(|| failed.values().next().filter(|_| records.is_empty())) {
+            Some(errno) => Err(*errno),
+            None => logs.append(cx, records),
+        }
     }
 
-    fn apply(&self, record: Record) {
+    /// Applies a record that was written.
+    pub(crate) fn apply(&self, record: Record) {
         let mut known = self.known.write();
         known.apply(record);
         self.aliases.store(known.aliases.of.len(), Ordering::Release);
@@ -413,65 +272,5 @@ impl Identity {
             self.deferred.lock().push_back(Record::Unalias { tag, lower });
             self.apply(Record::Unalias { tag, lower });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_unique() {
-        assert_eq!(compose(3, 5), 3 << 48 | 5);
-        assert_ne!(compose(3, 1 << 50), compose(4, 1 << 50));
-        assert!(compose(3, 1 << 50) >> 63 == 1);
-        assert!(compose(32766, (1 << 48) - 1) >> 63 == 0);
-        assert_ne!(next_free(7), next_free(next_free(7)));
-    }
-
-    #[test]
-    fn narrow_numbers_are_unique() {
-        assert_eq!(narrow(ROOT), ROOT);
-        let fits = |number: u64| narrow(number) <= u64::from(u32::MAX);
-        let lowest: Vec<u64> = (1..=15).map(|tag| narrow(compose(tag, 0))).collect();
-        let highest = |tag: u16| narrow(compose(tag, (1 << if tag < 4 { 30 } else { 26 }) - 1));
-        for tag in 1..=15 {
-            assert!(fits(compose(tag, 7)));
-            for number in [compose(tag, 0), compose(tag, 7), compose(tag, (1 << 26) - 1), compose(tag, 1 << 26)] {
-                assert_eq!(widen(narrow(number)), number);
-            }
-            assert!(highest(tag) <= u64::from(u32::MAX) && narrow(compose(tag, 0)) > ROOT);
-            // The ranges of two tags do not overlap.
-            let inside = |n: &&u64| (narrow(compose(tag, 0))..=highest(tag)).contains(*n);
-            assert_eq!(lowest.iter().filter(inside).count(), 1, "tag {tag}");
-        }
-        for large in [compose(1, 1 << 30), compose(4, 1 << 26), compose(16, 1), compose(1, 1 << 50), next_free(7)] {
-            assert_eq!(narrow(large), large);
-            assert_eq!(widen(large), large);
-            assert!(!fits(large));
-        }
-    }
-
-    #[test]
-    fn records_restore_the_content() {
-        let mut known = Known::default();
-        known.apply(Record::Tag { tag: 1, path: b"/a".to_vec() });
-        let born = Time { sec: -1, nsec: 5 };
-        known.apply(Record::Alias { tag: 1, lower: 9, alias: Alias { born, number: 77, generation: 5 } });
-        known.apply(Record::Alias { tag: 1, lower: 10, alias: Alias { born, number: 78, generation: 0 } });
-        known.apply(Record::Unalias { tag: 1, lower: 10 });
-        known.apply(Record::Names { number: 77, first: 3, used: 1 });
-        known.apply(Record::Names { number: 78, first: 3, used: 1 });
-        known.apply(Record::Names { number: 78, first: 0, used: 0 });
-        let mut again = Known::default();
-        for record in known.records() {
-            again.apply(record);
-        }
-        assert_eq!(known.records().count(), 3);
-        assert_eq!(again.aliases.of, known.aliases.of);
-        assert_eq!(again.aliases.with_number(77), [(1, 9)]);
-        assert!(again.aliases.with_number(78).is_empty());
-        assert_eq!(again.names, known.names);
-        assert_eq!(again.tags, known.tags);
     }
 }

@@ -2,13 +2,33 @@
 //! docs/design/unionfs.md, "Hard links".
 
 use crate::branch::{BranchId, Lower};
+use crate::inode_number::{lower_of, tag_of};
 use crate::links::Index;
+use crate::log::{Alias, Original, Record};
 use crate::node::Core;
 use crate::op::Op;
+use crate::opaque_redirect::components;
 use crate::ownfiles::{Own, link_over};
-use crate::ownnames::IndexName;
+use crate::ownnames::is_index_name;
+use crate::set::Member;
 use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
+
+/// Returns the file on a branch that is the original, or a copy of it with its times.
+fn find_original(op: &Op<'_>, member: &Member, original: &Original) -> Result<Option<Entry>> {
+    let mut dir = member.state.root.clone();
+    let mut found = None;
+    for name in components(&original.path) {
+        if dir.kind() != Kind::Directory {
+            return Ok(None);
+        }
+        let Some(entry) = dir.lookup(op, name?)? else { return Ok(None) };
+        dir = entry.vnode.clone();
+        found = Some(entry);
+    }
+    let is_same = |attr: &Attr| attr.size == original.size && attr.mtime == original.mtime;
+    Ok(found.filter(|entry| entry.vnode.kind() != Kind::Directory && is_same(&entry.attr)))
+}
 
 impl Core {
     /// Returns the directory of index entries of a branch, if it exists.
@@ -17,7 +37,7 @@ impl Core {
     }
 
     /// Reads the indexes of all branches. `tidy`: also removes entries of files that have moved
-    /// further left.
+    /// further left, and restores what a power failure took from the logs.
     pub(crate) fn load_links(&self, op: &Op<'_>, tidy: bool) -> std::result::Result<Index, (BranchId, Errno)> {
         let mut index = Index::new();
         for member in &op.set.order {
@@ -28,15 +48,29 @@ impl Core {
 
     fn load_links_of(&self, op: &Op<'_>, branch: BranchId, index: &mut Index, tidy: bool) -> Result<()> {
         let Some(dir) = self.links_dir(op, branch)? else { return Ok(()) };
-        let mut numbers = Vec::new();
+        let state = op.set.branch(branch)?;
+        let (mut numbers, mut foreign) = (Vec::new(), 0);
         let mut sink = |entry: &DirEntry<'_>| {
-            numbers.extend(IndexName::parse(entry.name.as_bytes()));
+            if is_index_name(entry.name.as_bytes()) {
+                let number = state.indexed_number(entry.name.as_bytes());
+                foreign += u32::from(number.is_none());
+                numbers.extend(number);
+            }
             true
         };
         dir.readdir(op, 0, &mut sink)?;
+        if foreign > 0 {
+            tracing::warn!(
+                branch = %state.path.display(), files = foreign,
+                "the branch's index of hard links has entries whose files can't be found in this union: their other names show old data"
+            );
+        }
         for number in numbers {
             if !self.is_index_entry(op, branch, &dir, number)? {
                 continue;
+            }
+            if tidy {
+                self.restore_count(op, branch, number)?;
             }
             if let std::collections::hash_map::Entry::Vacant(e) = index.entry(number) {
                 e.insert(branch);
@@ -53,14 +87,37 @@ impl Core {
     /// the original was moved away.
     pub(crate) fn may_be_indexed(&self, op: &Op<'_>, number: u64, entry: &Lower) -> Result<bool> {
         let at = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
-        let is_left = crate::identity::tag_of(number).and_then(at).is_none_or(|at| at > op.set.position(entry.branch));
+        let is_left = tag_of(number).and_then(at).is_none_or(|at| at > op.set.position(entry.branch));
         Ok(is_left || self.has_left(op, number, entry)?)
+    }
+
+    /// If no log says anything of the names of an index entry's file, because a power failure took
+    /// the end of the log, restores the number of names that it had. The link count is too high
+    /// then rather than too low.
+    fn restore_count(&self, op: &Op<'_>, branch: BranchId, number: u64) -> Result<()> {
+        let by = op.set.branch(branch)?.tag;
+        if self.identity.names(number).is_none()
+            && let Some(first) = self.names_of_original(op, number)
+        {
+            self.identity.append_or_defer(op, Record::Names { by, number, first, used: 0 });
+        }
+        Ok(())
+    }
+
+    /// Returns the number of names that the original of a copy has, if its branch still has it.
+    fn names_of_original(&self, op: &Op<'_>, number: u64) -> Option<u32> {
+        let tag = tag_of(number)?;
+        let member = op.set.order.iter().find(|member| member.state.tag == tag)?;
+        let original = member.state.layer.vnode(&self.server(op), lower_of(number)).ok()?;
+        original.getattr(op).ok().map(|attr| attr.nlink)
     }
 
     /// Whether a valid index entry exists for this number. If the log has lost the copy's alias,
     /// restores it: the entry's name is the number.
     fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
-        let Some(entry) = dir.lookup(op, IndexName::of(number).name()?)? else { return Ok(false) };
+        let Some(entry) = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)? else {
+            return Ok(false);
+        };
         if entry.vnode.kind() == Kind::Directory {
             return Ok(false);
         }
@@ -74,6 +131,31 @@ impl Core {
             self.identity.append_or_defer(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
         Ok(true)
+    }
+
+    /// Finds the originals of copies that the index has on branches which no union had so far: one
+    /// may be a copy of the branch with the originals. They get the numbers of those, so that their
+    /// names lead to the copies. `new`: the tags of these branches.
+    pub(crate) fn adopt_originals(&self, op: &Op<'_>, index: &Index, new: &[u16]) {
+        let is_new = |member: &&Member| new.contains(&member.state.tag);
+        let new: Vec<&Member> = op.set.order.iter().filter(is_new).collect();
+        let is_here =
+            |number: u64| tag_of(number).is_none_or(|tag| op.set.order.iter().any(|member| member.state.tag == tag));
+        for &number in index.keys().filter(|number| !new.is_empty() && !is_here(**number)) {
+            let Some(original) = self.identity.original(number) else { continue };
+            let found = new.iter().find_map(|member| {
+                let found = find_original(op, member, &original);
+                let report = |errno: &Errno| {
+                    let branch = member.state.path.display();
+                    tracing::warn!(%branch, %errno, "could not look for a file whose copy the index of hard links has");
+                };
+                found.inspect_err(report).ok().flatten().map(|entry| (member.state.tag, entry))
+            });
+            if let Some((tag, Entry { vnode, attr })) = found {
+                let alias = Alias { born: attr.btime.unwrap_or_default(), number, generation: 0 };
+                self.identity.alias_deferred(tag, vnode.id(), alias);
+            }
+        }
     }
 
     /// Returns the file that a lower name leads to: the copy, if the file was copied up under
@@ -90,7 +172,7 @@ impl Core {
             return Ok((own, entry.attr));
         };
         let Some(dir) = self.links_dir(op, at)? else { return Ok((own, entry.attr)) };
-        match dir.lookup(op, IndexName::of(number).name()?)? {
+        match dir.lookup(op, op.set.branch(at)?.index_name(number).name()?)? {
             Some(copy) if copy.vnode.kind() == own.vnode.kind() => {
                 let lower = Lower { vnode: copy.vnode.clone(), branch: at };
                 if self.is_reused(op, number, &own, &lower)? {
@@ -107,9 +189,9 @@ impl Core {
         let Some(alias) = self.identity.alias(op.set.branch(copy.branch)?.tag, copy.vnode.id()) else {
             return Ok(false);
         };
-        let tag = crate::identity::tag_of(number);
+        let tag = tag_of(number);
         let Some(member) = op.set.order.iter().find(|member| Some(member.state.tag) == tag) else { return Ok(false) };
-        let original = member.state.layer.vnode(&self.server(op), crate::identity::lower_of(number));
+        let original = member.state.layer.vnode(&self.server(op), lower_of(number));
         let other = |original: Arc<dyn Vnode>| alias.generation != 0 && original.generation() != alias.generation;
         Ok(alias.number == number && original.map_or_else(|errno| errno == Errno::STALE, other))
     }
@@ -125,7 +207,7 @@ impl Core {
 
     /// Adds a copy to the index. From then on all lower names lead to it.
     pub(crate) fn add_to_index(&self, op: &Op<'_>, number: u64, copy: &Lower) -> Result<()> {
-        let (server, name) = (self.server(op), IndexName::of(number));
+        let (server, name) = (self.server(op), op.set.branch(copy.branch)?.index_name(number));
         self.in_own_dir(op, copy.branch, Own::Links, |dir| link_over(&server, dir, name.name()?, &copy.vnode))?;
         self.links.set(number, Some(copy.branch));
         Ok(())
@@ -153,7 +235,7 @@ impl Core {
             return;
         }
         let removed = self.links_dir(op, branch).and_then(|dir| match dir {
-            Some(dir) => dir.unlink(&self.server(op), IndexName::of(number).name()?),
+            Some(dir) => dir.unlink(&self.server(op), op.set.branch(branch)?.index_name(number).name()?),
             None => Ok(()),
         });
         if let Err(errno) = removed

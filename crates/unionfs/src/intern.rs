@@ -32,7 +32,9 @@ impl Core {
                 Interned::Present(live) if live.dir.is_none() && live.kind == lower.vnode.kind() => {
                     let unplaced = !live.is_current(op.set) || live.is_detached();
                     let same = live.leaf().is(lower);
-                    if unplaced && (same || !live.is_gone()) {
+                    // Its names had disappeared with its branch.
+                    let is_back = as_released(&live.leaf().vnode).is_some_and(|was| was.is_same(&lower.vnode));
+                    if is_back || (unplaced && (same || !live.is_gone())) {
                         live.set_found(op, lower.clone(), Some(place))?;
                         return Ok(live);
                     }
@@ -46,11 +48,11 @@ impl Core {
                         }
                         return Ok(live);
                     }
-                    id = crate::identity::next_free(id);
+                    id = crate::inode_number::next_free(id);
                 }
                 // After an out-of-band change the number belongs to another object that is still
                 // live.
-                Interned::Present(_) => id = crate::identity::next_free(id),
+                Interned::Present(_) => id = crate::inode_number::next_free(id),
             }
         }
     }
@@ -81,7 +83,7 @@ impl Core {
                 Interned::New(vnode) => return vnode,
                 Interned::Present(live) if self.is_dead(&live, lower) => self.table.forget(id, Arc::as_ptr(&live)),
                 Interned::Present(live) if live.dir.is_none() && live.leaf().is(lower) => return live,
-                Interned::Present(_) => id = crate::identity::next_free(id),
+                Interned::Present(_) => id = crate::inode_number::next_free(id),
             }
         }
     }
@@ -129,9 +131,9 @@ impl Core {
                         self.everything_changed();
                         return Ok(live);
                     }
-                    id = crate::identity::next_free(id);
+                    id = crate::inode_number::next_free(id);
                 }
-                Interned::Present(_) => id = crate::identity::next_free(id),
+                Interned::Present(_) => id = crate::inode_number::next_free(id),
             }
         }
     }
@@ -218,7 +220,8 @@ impl UnionVnode {
     fn keep_number_of(&self, op: &Op<'_>, stack: &[Lower]) -> Result<()> {
         let last = stack.last().ok_or(Errno::IO)?;
         let number = self.core.directory_number(op, stack)?;
-        if number != self.id && crate::identity::tag_of(self.id).is_some() && self.core.table.get(number).is_none() {
+        if number != self.id && crate::inode_number::tag_of(self.id).is_some() && self.core.table.get(number).is_none()
+        {
             let born = last.vnode.getattr(op)?.btime.unwrap_or_default();
             let alias = Alias { born, number: self.id, generation: self.generation() };
             self.core.identity.alias_deferred(op.set.branch(last.branch)?.tag, last.vnode.id(), alias);

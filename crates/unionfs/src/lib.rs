@@ -42,7 +42,9 @@
 //! | out-of-band changes that branches report; which directories merge a lower one | `reported`, `parts` |
 //! | hard links: the index of copied-up files, in memory and on disk | `links`, `index` |
 //! | link counts, and their recovery after a crash | `link_count`, `link_recovery` |
-//! | persistent inode numbers and their log | `numbers`, `identity`, `log`, `logfile` |
+//! | inode numbers | `numbers`, `inode_number` |
+//! | what the branches' logs say, in use and in memory; reading it from all branches | `identity`, `recorded`, `records` |
+//! | the logs: their tags, which log has a record, one file, its format | `tags`, `logs`, `logfile`, `log` |
 //! | file handles: objects by number | `by_number` |
 //! | branches that no union uses: views of them, names of records | [`offline`] |
 //! | work directory | `work` |
@@ -88,6 +90,7 @@ mod gate;
 mod identity;
 mod in_use;
 mod index;
+mod inode_number;
 mod intern;
 mod jobs;
 mod known;
@@ -98,6 +101,7 @@ mod listing;
 mod log;
 mod logfile;
 mod logged_once;
+mod logs;
 mod lookup;
 mod metacopy;
 mod move_dir;
@@ -121,6 +125,8 @@ mod parts;
 mod placement;
 mod query;
 mod readdir;
+mod recorded;
+mod records;
 mod released;
 mod remove;
 mod rename;
@@ -134,6 +140,7 @@ mod set;
 mod shortname;
 mod state_text;
 mod table;
+mod tags;
 mod times;
 mod trust;
 mod unpack;

@@ -1,39 +1,70 @@
 //! Link counts: docs/design/unionfs.md, "Hard links".
 //!
-//! The identity log stores how many names a lower file had, and how many of them are *used up*:
-//! hidden by a whiteout, replaced, or copied up. A name that is about to be used up is logged
-//! first, so that the count can be completed after a crash (`link_recovery`).
+//! The log of each branch stores how many names of a file that branch has *used up*: hidden by a
+//! whiteout, replaced, or copied up. If the branch has the file's copy, it also stores how many
+//! names the file had before. A name that is about to be used up is logged first, so that the count
+//! can be completed after a crash (`link_recovery`).
 
-use crate::branch::Lower;
+use crate::branch::{BranchId, Lower};
 use crate::links::{Counting, is_of};
-use crate::log::Record;
-use crate::node::{Core, UnionVnode};
+use crate::log::{Original, Record};
+use crate::logs::LogFile;
+use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
-use crate::ownnames::IndexName;
+use crate::opaque_redirect::components;
+use crate::options::Mode;
+use crate::recorded::{Counts, LinkCount};
 use parking_lot::MutexGuard;
 use vnode::{Attr, Errno, Name, Result};
 
+/// Returns a file's path on its branch, if that is the same as in the union.
+fn path_on_branch(op: &Op<'_>, lower: &Lower, place: &Place) -> Option<Vec<u8>> {
+    let path = place.parent.path_to(place.name().ok()?);
+    let mut at = op.set.branch(lower.branch).ok()?.root.clone();
+    for name in components(&path) {
+        at = at.lookup(op, name.ok()?).ok()??.vnode;
+    }
+    (at.id() == lower.vnode.id()).then_some(path)
+}
+
 impl Core {
     /// Adds a copy of `old` to the index. From then on, the names of the file on its old branch
-    /// count as lower names that lead to the copy.
-    pub(crate) fn index_copy(&self, op: &Op<'_>, number: u64, old: &Lower, copy: &Lower) -> Result<()> {
+    /// count as lower names that lead to the copy. `place`: a name of the file, if one is known.
+    pub(crate) fn index_copy(
+        &self,
+        op: &Op<'_>,
+        number: u64,
+        (old, copy): (&Lower, &Lower),
+        place: Option<&Place>,
+    ) -> Result<()> {
         // Whether a name that is being removed counts as used up, or no longer exists, depends on
         // whether its file is in the index.
         let _no_name_is_removed = self.links.begin_copy(op, number)?;
-        let nlink = old.vnode.getattr(op)?.nlink;
+        let attr = old.vnode.getattr(op)?;
+        let by = op.set.branch(copy.branch)?.tag;
         if self.links.branch(number) != Some(old.branch) {
-            self.use_name(op, number, nlink, 0);
-            return self.add_to_index(op, number, copy);
+            let before = self.identity.names_by(number, by);
+            let count = LinkCount { first: attr.nlink, ..before };
+            self.write_names(op, self.links.counting.lock(), number, &[(by, count)]);
+            if let Some(path) = place.and_then(|place| path_on_branch(op, old, place)) {
+                let original = Original { size: attr.size, mtime: attr.mtime, path };
+                self.identity.append_or_defer(&self.server(op), Record::Original { by, number, original });
+            }
+            let added = self.add_to_index(op, number, copy);
+            if added.is_err() {
+                self.write_names(op, self.links.counting.lock(), number, &[(by, before)]);
+            }
+            return added;
         }
         // A copy moves further left. After a crash, the index tells the next mount whether it did.
         let tag = op.set.branch(old.branch)?.tag;
-        let record = Record::Using { tag, number, first: nlink, path: Vec::new() };
+        let record = Record::Using { by, tag, number, first: attr.nlink, path: Vec::new() };
         self.append_use(op, self.links.counting.lock(), record)?;
         if let Err(e) = self.add_to_index(op, number, copy) {
-            self.end_use(op, number, 0);
+            self.end_use(op, number, by);
             return Err(e);
         }
-        self.index_moved(op, number, nlink);
+        self.index_moved(op, number, by, attr.nlink);
         self.unlink_index(op, number, old.branch);
         Ok(())
     }
@@ -44,52 +75,75 @@ impl Core {
         Ok(())
     }
 
-    /// Writes a link count, which ends this thread's operation on a name of that file. In the log,
-    /// the record also ends the operations that other threads have begun on names of the file.
-    /// Their [`Record::Using`] are therefore written again, with it.
-    fn write_names(&self, op: &Op<'_>, mut counting: MutexGuard<'_, Counting>, number: u64, first: u32, used: u32) {
+    /// Writes what branches say of a file's names, which ends this thread's operation on a name of
+    /// that file. In a log, such a record also ends the operations that other threads have begun on
+    /// names of the file. Their [`Record::Using`] are therefore written again, with it.
+    fn write_names(
+        &self,
+        op: &Op<'_>,
+        mut counting: MutexGuard<'_, Counting>,
+        number: u64,
+        counts: &[(u16, LinkCount)],
+    ) {
         let of_file = |record: &Record| is_of(record, number);
         let this = std::thread::current().id();
-        if counting.pending.get(&this).is_some_and(of_file) {
-            counting.pending.remove(&this);
+        let mut counts = counts.to_vec();
+        if counting.pending.get(&this).is_some_and(of_file)
+            && let Some(Record::Using { by, .. }) = counting.pending.remove(&this)
+        {
+            if counts.iter().all(|(of, _)| *of != by) {
+                counts.push((by, self.identity.names_by(number, by)));
+            }
             self.links.ended.notify_all();
         }
-        let mut records = vec![Record::Names { number, first, used }];
-        records.extend(counting.pending.values().filter(|record| of_file(record)).cloned());
-        self.identity.append_all_or_defer(&self.server(op), records);
-    }
-
-    /// Updates the link count after an index entry moved to another branch: the file's `nlink`
-    /// names on the old branch, without the old index entry, now count as lower names.
-    pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, nlink: u32) {
-        let counting = self.links.counting.lock();
-        let names = self.identity.names(number).unwrap_or_default();
-        let first = names.first.saturating_add(nlink.saturating_sub(1));
-        self.write_names(op, counting, number, first, names.used);
-    }
-
-    /// Returns the number of a file if the log keeps its link count, or has to once this name is
-    /// used up.
-    fn counts(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<Option<u64>> {
-        let number = self.number_of(op, lower, attr)?;
-        let counted = match self.links.branch(number) {
-            Some(at) => at != lower.branch,
-            // Nothing hides names of the leftmost branch.
-            None => attr.nlink > 1 && !op.set.is_leftmost(lower.branch),
+        let names = counts.iter().map(|&(by, LinkCount { first, used })| Record::Names { by, number, first, used });
+        let mut records: Vec<Record> = names.collect();
+        let again = |record: &&Record| match record {
+            Record::Using { by, .. } => of_file(record) && counts.iter().any(|(of, _)| of == by),
+            _ => false,
         };
-        Ok(counted.then_some(number))
+        records.extend(counting.pending.values().filter(again).cloned());
+        if !records.is_empty() {
+            self.identity.append_all_or_defer(&self.server(op), records);
+        }
     }
 
-    /// Logs that a name of a lower file is about to be hidden, replaced or removed, so that the
-    /// next mount after a crash checks whether it was. [`Self::name_removed`], [`Self::use_name`]
-    /// or [`Self::cancel_use`] has to end this.
+    /// Updates the link count after an index entry moved to the branch with the tag `by`: the
+    /// file's `nlink` names on the old branch, without the old index entry, now count as lower
+    /// names.
+    pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, by: u16, nlink: u32) {
+        let counting = self.links.counting.lock();
+        let used = self.identity.names_by(number, by).used;
+        self.write_names(op, counting, number, &[(by, LinkCount { first: nlink.saturating_sub(1), used })]);
+    }
+
+    /// Returns the tag of the branch that records that a name is used up: `hider`, which is about
+    /// to hide it. A name of a copy's original that is about to be removed from its branch is
+    /// recorded by the branch of the copy. `None` if nothing has to be recorded.
+    fn recorder(&self, op: &Op<'_>, number: u64, lower: &Lower, nlink: u32, hider: Option<BranchId>) -> Option<u16> {
+        let other = self.links.branch(number).filter(|at| *at != lower.branch);
+        let by = match (hider, other) {
+            (Some(hider), Some(_)) => hider,
+            (Some(hider), None) if nlink > 1 => hider,
+            (None, Some(copy)) => copy,
+            (Some(_) | None, None) => return None,
+        };
+        let tag = |id: BranchId| op.set.branch(id).ok().map(|state| state.tag);
+        // A read-only branch records nothing.
+        let written = op.set.member(by).is_some_and(|member| member.mode == Mode::ReadWrite);
+        if written { tag(by) } else { op.set.leftmost().ok().and_then(tag) }
+    }
+
+    /// Logs that a name of a lower file is about to be hidden or replaced by the branch `hider`, or
+    /// removed from its own branch (`None`), so that the next mount after a crash checks whether it
+    /// was. [`Self::note_name_removed`], [`Self::use_name`] or [`Self::cancel_use`] has to end
+    /// this.
     pub(crate) fn begin_use(
         &self,
         op: &Op<'_>,
-        dir: &UnionVnode,
-        name: Name<'_>,
-        lower: &Lower,
-        attr: &Attr,
+        (dir, name): (&UnionVnode, Name<'_>),
+        (lower, attr): (&Lower, &Attr),
+        hider: Option<BranchId>,
     ) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         if attr.nlink < 2 && self.links.branch(number).is_none() {
@@ -97,12 +151,12 @@ impl Core {
         }
         let mut counting = self.links.begin_use(op, number)?;
         // Not before: a copy may have been added to the index meanwhile.
-        if self.counts(op, lower, attr)?.is_none() {
+        let Some(by) = self.recorder(op, number, lower, attr.nlink, hider) else {
             counting.uncounted.insert(std::thread::current().id(), number);
             return Ok(());
-        }
+        };
         let tag = op.set.branch(lower.branch)?.tag;
-        let record = Record::Using { tag, number, first: attr.nlink, path: dir.path_to(name) };
+        let record = Record::Using { by, tag, number, first: attr.nlink, path: dir.path_to(name) };
         match self.append_use(op, counting, record) {
             // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
             // moment.
@@ -112,25 +166,22 @@ impl Core {
     }
 
     /// Ends [`Self::begin_use`] of a name that was not used up.
-    pub(crate) fn cancel_use(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) {
-        match self.counts(op, lower, attr) {
-            Ok(Some(number)) => self.end_use(op, number, 0),
-            Ok(None) | Err(_) => self.links.forget_use(),
+    pub(crate) fn cancel_use(&self, op: &Op<'_>) {
+        let counting = self.links.counting.lock();
+        match counting.pending.get(&std::thread::current().id()) {
+            Some(&Record::Using { number, .. }) => self.write_names(op, counting, number, &[]),
+            _ => {
+                drop(counting);
+                self.links.forget_use();
+            }
         }
     }
 
-    /// Ends an operation that used up no name. `removed`: the number of names of the lower file
-    /// that it deleted.
-    pub(crate) fn end_use(&self, op: &Op<'_>, number: u64, removed: u32) {
+    /// Ends an operation, logged on the branch with the tag `by`, that used up no name.
+    pub(crate) fn end_use(&self, op: &Op<'_>, number: u64, by: u16) {
         let counting = self.links.counting.lock();
-        let names = self.identity.names(number).unwrap_or_default();
-        let first = match self.links.branch(number) {
-            Some(_) => names.first,
-            // No name is hidden: no record is needed.
-            None if names.used == 0 => 0,
-            None => names.first.saturating_sub(removed).max(names.used),
-        };
-        self.write_names(op, counting, number, first, names.used);
+        let count = self.identity.names_by(number, by);
+        self.write_names(op, counting, number, &[(by, count)]);
     }
 
     /// Updates the link count after a hidden name was removed from its branch. The name counts as
@@ -139,8 +190,8 @@ impl Core {
         let Ok(number) = self.number_of(op, lower, attr) else { return };
         // The names of a copy's original are counted as they were: this one remains used up.
         let counted = self.links.branch(number).is_none_or(|at| at == lower.branch);
-        if counted && attr.nlink > 1 && self.identity.names(number).is_some_and(|names| names.used > 0) {
-            self.use_name(op, number, attr.nlink.saturating_sub(1), -1);
+        if counted && attr.nlink > 1 {
+            self.name_appears(op, number, lower.branch);
         }
         if attr.nlink < 2
             && let Ok(state) = op.set.branch(lower.branch)
@@ -151,25 +202,85 @@ impl Core {
 
     /// Updates the link count after a hidden name became visible again.
     pub(crate) fn name_uncovered(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<()> {
-        if let Some(number) = self.counts(op, lower, attr)?
-            && self.identity.names(number).is_some_and(|names| names.used > 0)
-        {
-            self.use_name(op, number, attr.nlink, -1);
+        let number = self.number_of(op, lower, attr)?;
+        if attr.nlink > 1 || self.links.branch(number).is_some() {
+            self.name_appears(op, number, lower.branch);
         }
         Ok(())
     }
 
-    /// Adds `by` to the number of used names of a lower file with `first` names. Once the file is
-    /// in the index, the number of first names is fixed.
-    pub(crate) fn use_name(&self, op: &Op<'_>, number: u64, first: u32, by: i32) {
+    /// Counts a name on this branch as no longer used up, for the nearest branch to its left that
+    /// hides names of the file, or the branch itself.
+    fn name_appears(&self, op: &Op<'_>, number: u64, branch: BranchId) {
         let counting = self.links.counting.lock();
-        let fresh = crate::identity::LinkCount { first, used: 0 };
-        let mut names = self.identity.names(number).unwrap_or(fresh);
-        if self.links.branch(number).is_none() {
-            names.first = first.max(1);
+        let counts = self.identity.counts(number);
+        let position = |tag: u16| op.set.order.iter().position(|member| member.state.tag == tag);
+        let last = op.set.position(branch);
+        let hides = |(tag, count): &&(u16, LinkCount)| count.used > 0 && position(*tag).is_some_and(|at| at <= last);
+        let nearest = counts.iter().filter(hides).max_by_key(|(tag, _)| position(*tag));
+        if let Some(&(by, LinkCount { first, used })) = nearest {
+            self.write_names(op, counting, number, &[(by, LinkCount { first, used: used - 1 })]);
         }
-        names.used = names.used.saturating_add_signed(by);
-        self.write_names(op, counting, number, names.first, names.used);
+    }
+
+    /// Counts a name that the branch with the tag `by` has used up.
+    pub(crate) fn use_name(&self, op: &Op<'_>, number: u64, by: u16) {
+        let counting = self.links.counting.lock();
+        let LinkCount { first, used } = self.identity.names_by(number, by);
+        self.write_names(op, counting, number, &[(by, LinkCount { first, used: used.saturating_add(1) })]);
+    }
+
+    /// Drops what the branches that are written say of the names of a file.
+    pub(crate) fn drop_names(&self, op: &Op<'_>, number: u64) {
+        let counting = self.links.counting.lock();
+        let written = |by: u16| op.set.order.iter().any(|m| m.mode == Mode::ReadWrite && m.state.tag == by);
+        let counts = self.identity.counts(number).into_iter().filter(|(by, _)| written(*by));
+        let counts: Counts = counts.map(|(by, _)| (by, LinkCount::default())).collect();
+        self.write_names(op, counting, number, &counts);
+    }
+
+    /// Writes what a branch says of the names of a file, also if that branch is not written
+    /// otherwise. For tools, while no server uses the branches.
+    pub(crate) fn correct_names(&self, op: &Op<'_>, number: u64, by: u16, count: LinkCount) -> Result<()> {
+        let record = Record::Names { by, number, first: count.first, used: count.used };
+        if self.identity.has_log(by) {
+            return self.identity.append(&self.server(op), record);
+        }
+        let member = op.set.order.iter().find(|member| member.state.tag == by).ok_or(Errno::STALE)?;
+        let state = &member.state;
+        let mut log = LogFile::new((state.root.clone(), state.path.clone()), by, state.tags.clone());
+        log.append(&self.server(op), &[&record], &self.identity.tags().tags)?;
+        self.identity.apply(record);
+        Ok(())
+    }
+
+    /// Corrects a link count that is too low by `missing`: fewer names count as used up, those of
+    /// the leftmost branches first, or the file had more names when it was copied.
+    pub(crate) fn raise_link_count(&self, op: &Op<'_>, number: u64, mut missing: u32) -> Result<()> {
+        for tag in op.set.order.iter().map(|member| member.state.tag) {
+            let count = self.identity.names_by(number, tag);
+            let less = count.used.min(missing);
+            if less == 0 {
+                continue;
+            }
+            match self.correct_names(op, number, tag, LinkCount { used: count.used - less, ..count }) {
+                Ok(()) => missing -= less,
+                Err(Errno::ROFS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let Some(copy) = self.links.branch(number).filter(|_| missing > 0) else { return Ok(()) };
+        let tag = op.set.branch(copy)?.tag;
+        let count = self.identity.names_by(number, tag);
+        self.correct_names(op, number, tag, LinkCount { first: count.first.saturating_add(missing), ..count })
+    }
+
+    /// Corrects a link count that is too high by `more`: more names count as used up by the
+    /// leftmost branch.
+    pub(crate) fn lower_link_count(&self, op: &Op<'_>, number: u64, more: u32) -> Result<()> {
+        let tag = op.set.branch(op.set.leftmost()?)?.tag;
+        let count = self.identity.names_by(number, tag);
+        self.correct_names(op, number, tag, LinkCount { used: count.used.saturating_add(more), ..count })
     }
 
     /// Returns a file's link count as users see it, from that of its lower file.
@@ -187,22 +298,20 @@ impl Core {
     }
 
     /// Updates the link count after a name of a file was removed from the view. `lower`, `attr`:
-    /// the lower object that had the name, and its attributes before. `remains`: the lower name
-    /// still exists, hidden.
-    fn name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) -> Result<()> {
+    /// the lower object that had the name, and its attributes before. `hider`: the branch that
+    /// hides the lower name; `None` if that no longer exists.
+    fn name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, hider: Option<BranchId>) -> Result<()> {
         let number = self.number_of(op, lower, attr)?;
         let indexed = self.links.branch(number);
-        let own = indexed.is_none_or(|at| at == lower.branch);
-        if !own || (attr.nlink > 1 && remains) {
-            self.use_name(op, number, attr.nlink, 1);
-        } else if indexed.is_none() && attr.nlink > 1 && !op.set.is_leftmost(lower.branch) {
-            self.end_use(op, number, 1);
+        if let Some(by) = self.recorder(op, number, lower, attr.nlink, hider) {
+            self.use_name(op, number, by);
         }
+        let own = indexed.is_none_or(|at| at == lower.branch);
         let left = match indexed {
-            Some(_) => self.names_left(op, number, lower, attr, own && !remains)?,
+            Some(_) => self.names_left(op, number, lower, attr, own && hider.is_none())?,
             None => {
                 let used = self.identity.names(number).map_or(0, |names| names.used);
-                attr.nlink.saturating_sub(u32::from(!remains)).saturating_sub(used)
+                attr.nlink.saturating_sub(u32::from(hider.is_none())).saturating_sub(used)
             }
         };
         if left == 0 || (attr.nlink < 2 && indexed.is_none()) {
@@ -213,8 +322,8 @@ impl Core {
 
     /// As [`Self::name_removed`], for an operation that took effect and can't fail any more. An
     /// error is only logged: a link count is wrong then.
-    pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, remains: bool) {
-        if let Err(errno) = self.name_removed(op, lower, attr, remains) {
+    pub(crate) fn note_name_removed(&self, op: &Op<'_>, lower: &Lower, attr: &Attr, hider: Option<BranchId>) {
+        if let Err(errno) = self.name_removed(op, lower, attr, hider) {
             tracing::warn!(%errno, "could not update the link count of a file");
             self.links.forget_use();
         }
@@ -228,7 +337,9 @@ impl Core {
         } else {
             let branch = self.links.branch(number).unwrap_or(lower.branch);
             match self.links_dir(op, branch)? {
-                Some(dir) => dir.lookup(op, IndexName::of(number).name()?)?.map_or(1, |copy| copy.attr.nlink),
+                Some(dir) => {
+                    dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)?.map_or(1, |copy| copy.attr.nlink)
+                }
                 None => 1,
             }
         };
@@ -239,14 +350,12 @@ impl Core {
         let op = &self.server(op);
         if let Some(branch) = self.links.branch(number)
             && let Some(dir) = self.links_dir(op, branch)?
-            && let Some(copy) = dir.lookup(op, IndexName::of(number).name()?)?
+            && let Some(copy) = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)?
         {
             self.identity.unalias(op, op.set.branch(branch)?.tag, copy.vnode.id());
         }
         self.remove_from_index(op, number);
-        if self.identity.names(number).is_some() {
-            self.identity.append_or_defer(op, Record::Names { number, first: 0, used: 0 });
-        }
+        self.drop_names(op, number);
         self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
         // A directory can have got the number before it was known to be taken.
         if let Some(vnode) = self.table.get(number).filter(|vnode| vnode.dir.is_none()) {
@@ -284,7 +393,7 @@ mod tests {
         let (cx, set) = (vnode::Cx::internal(0, 0), core.branches.get());
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
-                scope.spawn(|| (0..NAMES).for_each(|_| core.use_name(&Op::new(&cx, &set), 77, THREADS * NAMES + 1, 1)));
+                scope.spawn(|| (0..NAMES).for_each(|_| core.use_name(&Op::new(&cx, &set), 77, 1)));
             }
         });
         assert_eq!(core.identity.names(77).map(|names| names.used), Some(THREADS * NAMES));
@@ -319,7 +428,8 @@ mod tests {
                     let lower = Lower { vnode: file.clone(), branch: BranchId(1) };
                     let set = top.core.branches.get();
                     let op = Op::new(&cx, &set);
-                    top.core.begin_use(&op, top, name("b"), &lower, &file.getattr(&cx).unwrap()).unwrap();
+                    let attr = file.getattr(&cx).unwrap();
+                    top.core.begin_use(&op, (top, name("b")), (&lower, &attr), Some(BranchId(0))).unwrap();
                     top.core.create_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
                 });
             });

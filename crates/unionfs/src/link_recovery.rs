@@ -2,11 +2,11 @@
 //! (`link_count`).
 
 use crate::branch::Lower;
-use crate::identity::Using;
 use crate::lookup::Hit;
 use crate::node::Core;
 use crate::op::Op;
 use crate::opaque_redirect::components;
+use crate::recorded::Using;
 use vnode::{Errno, Name, Result};
 
 /// The state of a name of a lower file.
@@ -25,8 +25,10 @@ impl Core {
         for (number, using) in self.identity.unfinished_uses() {
             if using.path.is_empty() {
                 match self.links.branch(number) {
-                    Some(at) if op.set.branch(at)?.tag != using.tag => self.index_moved(op, number, using.first),
-                    _ => self.end_use(op, number, 0),
+                    Some(at) if op.set.branch(at)?.tag == using.by => {
+                        self.index_moved(op, number, using.by, using.first);
+                    }
+                    _ => self.end_use(op, number, using.by),
                 }
                 continue;
             }
@@ -40,10 +42,9 @@ impl Core {
                 other => other?,
             };
             match name_state {
-                NameState::Visible => self.end_use(op, number, 0),
-                NameState::Hidden => self.use_name(op, number, using.first, 1),
-                NameState::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.first, 1),
-                NameState::Removed => self.end_use(op, number, 1),
+                NameState::Hidden => self.use_name(op, number, using.by),
+                NameState::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.by),
+                NameState::Visible | NameState::Removed => self.end_use(op, number, using.by),
             }
         }
         Ok(())

@@ -130,6 +130,11 @@ impl Links {
         self.index.read().values().any(|&at| at == branch)
     }
 
+    /// Returns a copy of the index.
+    pub(crate) fn all(&self) -> Index {
+        self.index.read().clone()
+    }
+
     /// Returns the numbers of the files that the index has.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.index.read().keys().copied().collect()

@@ -6,7 +6,7 @@
 //! linear in their number.
 
 use crate::branch::Stack;
-use crate::identity::mix;
+use crate::inode_number::mix;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use vnode::{Cx, Errno, Name, OpenFile, Result, Time};
 
 /// The first 16 bytes of a log.
-pub(crate) const HEADER: &[u8; 16] = b"strata-ident 1\n\0";
+pub(crate) const HEADER: &[u8; 16] = b"strata-ident 2\n\0";
+/// The first 16 bytes of a log of version 1, which counted the names of a whole union.
+pub(crate) const HEADER_1: &[u8; 16] = b"strata-ident 1\n\0";
 
 /// Maximum number of bytes read from a log: some twenty million records.
 const LIMIT: u64 = 1 << 30;
@@ -23,22 +25,43 @@ pub(crate) struct Alias {
     pub(crate) generation: u32,
 }
 
-/// A record of the log.
+/// The path of a branch, with the fingerprint of its layer ([`vnode::Layer::fingerprint`]), if that
+/// is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tagged {
+    pub(crate) path: Vec<u8>,
+    pub(crate) fingerprint: Option<u64>,
+}
+
+/// The original of a copy that the index has, as it was when it was copied. In a copy of its branch
+/// it is found again by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Original {
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    /// One of its paths on its branch.
+    pub(crate) path: Vec<u8>,
+}
+
+/// A record of the log. `by` is the tag of the branch on which the record lies; the log does not
+/// store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// The branch with this path has this tag.
-    Tag { tag: u16, path: Vec<u8> },
+    Tag { tag: u16, branch: Tagged },
     /// The lower file has this alias.
     Alias { tag: u16, lower: u64, alias: Alias },
     /// The lower file has no alias any more.
     Unalias { tag: u16, lower: u64 },
-    /// The number of names that a lower file had (0: drop the record), and of those that are used
-    /// up.
-    Names { number: u64, first: u32, used: u32 },
+    /// The number of names that a file had on branches to the right when it was copied to this one,
+    /// and of those that this branch hides (both 0: drop the record).
+    Names { by: u16, number: u64, first: u32, used: u32 },
     /// The name at this path of the union, which leads to a lower file of `first` names on the
-    /// branch with this tag, is about to be used up. The next [`Record::Names`] of the number ends
-    /// this.
-    Using { tag: u16, number: u64, first: u32, path: Vec<u8> },
+    /// branch with this tag, is about to be hidden by this branch, or removed from it. The next
+    /// [`Record::Names`] of the number ends this.
+    Using { by: u16, tag: u16, number: u64, first: u32, path: Vec<u8> },
+    /// This branch has the copy of a file in its index.
+    Original { by: u16, number: u64, original: Original },
 }
 
 impl Record {
@@ -46,16 +69,18 @@ impl Record {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut payload = Vec::new();
         let kind = match self {
-            Self::Tag { tag, path } => {
+            Self::Tag { tag, branch: Tagged { path, fingerprint } } => {
                 payload.extend(tag.to_le_bytes());
+                if let Some(fingerprint) = fingerprint {
+                    payload.extend(fingerprint.to_le_bytes());
+                }
                 payload.extend(path);
-                1
+                if fingerprint.is_some() { 7 } else { 1 }
             }
             Self::Alias { tag, lower, alias: Alias { born, number, generation } } => {
                 payload.extend(tag.to_le_bytes());
                 payload.extend(lower.to_le_bytes());
-                payload.extend(born.sec.to_le_bytes());
-                payload.extend(born.nsec.to_le_bytes());
+                put_time(&mut payload, *born);
                 payload.extend(number.to_le_bytes());
                 if *generation == 0 {
                     2
@@ -69,18 +94,25 @@ impl Record {
                 payload.extend(lower.to_le_bytes());
                 3
             }
-            Self::Names { number, first, used } => {
+            Self::Names { by: _, number, first, used } => {
                 payload.extend(number.to_le_bytes());
                 payload.extend(first.to_le_bytes());
                 payload.extend(used.to_le_bytes());
                 4
             }
-            Self::Using { tag, number, first, path } => {
+            Self::Using { by: _, tag, number, first, path } => {
                 payload.extend(tag.to_le_bytes());
                 payload.extend(number.to_le_bytes());
                 payload.extend(first.to_le_bytes());
                 payload.extend(path);
                 5
+            }
+            Self::Original { by: _, number, original: Original { size, mtime, path } } => {
+                payload.extend(number.to_le_bytes());
+                payload.extend(size.to_le_bytes());
+                put_time(&mut payload, *mtime);
+                payload.extend(path);
+                8
             }
         };
         frame(kind, &payload)
@@ -108,6 +140,8 @@ impl Record {
                 4 => len == 16,
                 5 => len >= 14,
                 6 => len == 34,
+                7 => len >= 10,
+                8 => len >= 28,
                 _ => false,
             }
     }
@@ -123,42 +157,69 @@ impl Record {
 
     /// Whether a server can have written this record. One with an invalid path is forged.
     pub(crate) fn is_plausible(&self) -> bool {
+        let is_path = |path: &[u8]| {
+            path.strip_prefix(b"/").is_some_and(|path| path.split(|&b| b == b'/').all(|name| Name::new(name).is_ok()))
+        };
         match self {
-            Self::Using { path, .. } => {
-                let inside = path.strip_prefix(b"/");
-                path.is_empty() || inside.is_some_and(|path| path.split(|&b| b == b'/').all(|n| Name::new(n).is_ok()))
-            }
+            Self::Using { path, .. } => path.is_empty() || is_path(path),
+            Self::Original { original, .. } => is_path(&original.path),
             Self::Tag { .. } | Self::Alias { .. } | Self::Unalias { .. } | Self::Names { .. } => true,
         }
     }
 
     fn decode_payload(kind: u8, payload: &mut &[u8]) -> Option<Self> {
         Some(match kind {
-            1 => Self::Tag { tag: u16::from_le_bytes(take(payload)?), path: std::mem::take(payload).to_vec() },
+            1 | 7 => Self::Tag {
+                tag: u16::from_le_bytes(take(payload)?),
+                branch: Tagged {
+                    fingerprint: if kind == 7 { Some(u64::from_le_bytes(take(payload)?)) } else { None },
+                    path: std::mem::take(payload).to_vec(),
+                },
+            },
             2 | 6 => Self::Alias {
                 tag: u16::from_le_bytes(take(payload)?),
                 lower: u64::from_le_bytes(take(payload)?),
                 alias: Alias {
-                    born: Time { sec: i64::from_le_bytes(take(payload)?), nsec: u32::from_le_bytes(take(payload)?) },
+                    born: take_time(payload)?,
                     number: u64::from_le_bytes(take(payload)?),
                     generation: if kind == 6 { u32::from_le_bytes(take(payload)?) } else { 0 },
                 },
             },
             3 => Self::Unalias { tag: u16::from_le_bytes(take(payload)?), lower: u64::from_le_bytes(take(payload)?) },
             4 => Self::Names {
+                by: 0,
                 number: u64::from_le_bytes(take(payload)?),
                 first: u32::from_le_bytes(take(payload)?),
                 used: u32::from_le_bytes(take(payload)?),
             },
             5 => Self::Using {
+                by: 0,
                 tag: u16::from_le_bytes(take(payload)?),
                 number: u64::from_le_bytes(take(payload)?),
                 first: u32::from_le_bytes(take(payload)?),
                 path: std::mem::take(payload).to_vec(),
             },
+            8 => Self::Original {
+                by: 0,
+                number: u64::from_le_bytes(take(payload)?),
+                original: Original {
+                    size: u64::from_le_bytes(take(payload)?),
+                    mtime: take_time(payload)?,
+                    path: std::mem::take(payload).to_vec(),
+                },
+            },
             _ => return None,
         })
     }
+}
+
+fn put_time(bytes: &mut Vec<u8>, time: Time) {
+    bytes.extend(time.sec.to_le_bytes());
+    bytes.extend(time.nsec.to_le_bytes());
+}
+
+fn take_time(bytes: &mut &[u8]) -> Option<Time> {
+    Some(Time { sec: i64::from_le_bytes(take(bytes)?), nsec: u32::from_le_bytes(take(bytes)?) })
 }
 
 /// Returns a record: length of the payload, type, zero, payload, checksum. `ENAMETOOLONG` for a
@@ -230,6 +291,8 @@ pub(crate) struct Reader {
     pub(crate) good: u64,
     /// Number of intact records that no server can have written.
     pub(crate) skipped: u64,
+    /// The log is of version 1.
+    pub(crate) is_old: bool,
 }
 
 impl Reader {
@@ -241,7 +304,11 @@ impl Reader {
             if rest.len() < HEADER.len() {
                 return true;
             }
-            let Some(records) = rest.strip_prefix(HEADER.as_slice()) else { return false };
+            let (header, records) = rest.split_at(HEADER.len());
+            self.is_old = header == HEADER_1;
+            if header != HEADER && !self.is_old {
+                return false;
+            }
             rest = records;
         }
         while let Some(record) = Record::decode(&mut rest) {
@@ -351,7 +418,7 @@ mod tests {
     fn holes_and_oversized_records_end_a_log() {
         assert_eq!(parse(&[0; 100]), (vec![], 0));
         let mut log = HEADER.to_vec();
-        let record = Record::Names { number: 4, first: 5, used: 6 };
+        let record = Record::Names { by: 0, number: 4, first: 5, used: 6 };
         log.extend(record.encode().unwrap());
         let end = log.len();
         log.extend([0; 1000]);
@@ -366,7 +433,7 @@ mod tests {
 
     #[test]
     fn records_with_invalid_paths_are_skipped() {
-        let using = |path: &[u8]| Record::Using { tag: 1, number: 2, first: 3, path: path.to_vec() };
+        let using = |path: &[u8]| Record::Using { by: 0, tag: 1, number: 2, first: 3, path: path.to_vec() };
         let long = [b"/".as_slice(), &[b'n'; 256]].concat();
         let bad: [&[u8]; 8] = [b"/../../etc/passwd", b"a", b"/", b"/a//b", b"/a/", b"/a/.", b"/a\0b", &long];
         for path in bad {
@@ -386,14 +453,16 @@ mod tests {
 
     #[test]
     fn fixture_of_version_1() {
-        let mut log = HEADER.to_vec();
-        log.extend(Record::Tag { tag: 2, path: b"/b".to_vec() }.encode().unwrap());
+        let mut log = HEADER_1.to_vec();
+        log.extend(
+            Record::Tag { tag: 2, branch: Tagged { path: b"/b".to_vec(), fingerprint: None } }.encode().unwrap(),
+        );
         let born = Time { sec: 1, nsec: 2 };
         let alias = Alias { born, number: 4, generation: 0 };
         log.extend(Record::Alias { tag: 1, lower: 3, alias }.encode().unwrap());
         log.extend(Record::Unalias { tag: 1, lower: 3 }.encode().unwrap());
-        log.extend(Record::Names { number: 4, first: 5, used: 6 }.encode().unwrap());
-        let using = Record::Using { tag: 7, number: 4, first: 5, path: b"/d/n".to_vec() };
+        log.extend(Record::Names { by: 0, number: 4, first: 5, used: 6 }.encode().unwrap());
+        let using = Record::Using { by: 0, tag: 7, number: 4, first: 5, path: b"/d/n".to_vec() };
         log.extend(using.encode().unwrap());
         assert_eq!(log, include_bytes!("../tests/fixtures/ident-1"));
         assert_eq!(parse(&log).0.len(), 5);
@@ -406,10 +475,32 @@ mod tests {
         assert_eq!(parse(&log).0.last(), Some(&Record::Alias { tag: 1, lower: 3, alias }));
     }
 
+    #[test]
+    fn fixture_of_version_2() {
+        let time = Time { sec: 1, nsec: 2 };
+        let branch = Tagged { path: b"/b".to_vec(), fingerprint: Some(3) };
+        let original = Original { size: 5, mtime: time, path: b"/d/n".to_vec() };
+        let records = [Record::Tag { tag: 2, branch }, Record::Original { by: 0, number: 4, original }];
+        let log = [HEADER.to_vec(), records[0].encode().unwrap(), records[1].encode().unwrap()].concat();
+        assert_eq!(log, include_bytes!("../tests/fixtures/ident-2"));
+        assert_eq!(parse(&log), (records.to_vec(), log.len()));
+    }
+
+    fn any_time() -> impl Strategy<Value = Time> {
+        (any::<i64>(), any::<u32>()).prop_map(|(sec, nsec)| Time { sec, nsec })
+    }
+
     fn any_record() -> impl Strategy<Value = Record> {
         prop_oneof![
-            (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300))
-                .prop_map(|(tag, path)| Record::Tag { tag, path }),
+            (any::<u16>(), proptest::collection::vec(any::<u8>(), 0..300), any::<Option<u64>>())
+                .prop_map(|(tag, path, fingerprint)| Record::Tag { tag, branch: Tagged { path, fingerprint } }),
+            (any::<u64>(), any::<u64>(), any_time(), proptest::collection::vec(any::<u8>(), 0..300)).prop_map(
+                |(number, size, mtime, path)| Record::Original {
+                    by: 0,
+                    number,
+                    original: Original { size, mtime, path }
+                }
+            ),
             (any::<u16>(), any::<u64>(), any::<i64>(), any::<u32>(), any::<u64>(), any::<u32>()).prop_map(
                 |(tag, lower, sec, nsec, number, generation)| {
                     Record::Alias { tag, lower, alias: Alias { born: Time { sec, nsec }, number, generation } }
@@ -417,8 +508,9 @@ mod tests {
             ),
             (any::<u16>(), any::<u64>()).prop_map(|(tag, lower)| Record::Unalias { tag, lower }),
             (any::<u16>(), any::<u64>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..300))
-                .prop_map(|(tag, number, first, path)| Record::Using { tag, number, first, path }),
+                .prop_map(|(tag, number, first, path)| Record::Using { by: 0, tag, number, first, path }),
             (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(number, first, used)| Record::Names {
+                by: 0,
                 number,
                 first,
                 used

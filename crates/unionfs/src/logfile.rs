@@ -1,13 +1,11 @@
-//! The identity log's file, in the root of the leftmost branch: docs/formats/union-branch.md.
+//! The file of an identity log, in the root of a branch: docs/formats/union-branch.md.
 
-use crate::identity::Known;
-use crate::log::{HEADER, Log, Reader, Record, write_all};
+use crate::log::{HEADER, Log, Reader, write_all};
 use crate::options::BuildError;
 use crate::ownfiles::move_aside;
+use crate::recorded::Known;
 use crate::times::preserving_times;
 use crate::trust::is_servers;
-use std::collections::HashSet;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
@@ -16,13 +14,15 @@ use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 pub(crate) const IDENT: &[u8] = b".wh..wh.ident";
 /// A log that is being rewritten.
 pub(crate) const IDENT_NEW: &[u8] = b".wh..wh.ident.new";
-/// The largest tag of a branch; the smallest is 1. Tags fill bits 62..48 of a number.
-pub(crate) const TAGS: u16 = 0x7ffe;
-
-/// The log that was found on the leftmost branch.
+/// The log that was found on a branch.
 #[derive(Default)]
 pub(crate) struct Loaded {
+    /// Whether anything has its name.
+    pub(crate) found: bool,
+    /// Its content, with its own tags.
     pub(crate) known: Known,
+    /// Its link counts are those of a whole union, as in version 1.
+    pub(crate) is_old: bool,
     /// Number of good bytes.
     end: u64,
     /// Total number of bytes.
@@ -31,10 +31,11 @@ pub(crate) struct Loaded {
     unclean: bool,
 }
 
-/// Reads the log on the leftmost branch.
+/// Reads the log of a branch.
 pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Loaded> {
     let mut loaded = Loaded::default();
     let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok(loaded) };
+    loaded.found = true;
     let branch = path.display();
     if entry.vnode.kind() != Kind::Regular {
         tracing::warn!(%branch, "the identity log .wh..wh.ident is ignored: it is not a regular file");
@@ -61,45 +62,16 @@ pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Lo
     if read.skipped > 0 {
         tracing::warn!(%branch, records = read.skipped, "ignored records of the identity log with invalid paths");
     }
-    Ok(Loaded { end: read.good, len: entry.attr.size, unclean: read.skipped > 0, ..loaded })
+    let unclean = read.skipped > 0 || read.is_old;
+    Ok(Loaded { end: read.good, len: entry.attr.size, is_old: read.is_old, unclean, ..loaded })
 }
 
-/// Returns the tags of the branches, and records of those that were assigned now.
-pub(crate) fn tag<'p>(branches: impl IntoIterator<Item = &'p Path>, known: &mut Known) -> (Vec<u16>, Vec<Record>) {
-    let mut used: HashSet<u16> = known.tags.values().copied().collect();
-    let mut next = 1;
-    let mut fresh = Vec::new();
-    let mut tags = Vec::new();
-    let mut taken = HashSet::new();
-    for path in branches {
-        let path = path.as_os_str().as_bytes();
-        let old = known.tags.get(path).copied().filter(|&tag| (1..=TAGS).contains(&tag) && taken.insert(tag));
-        let tag = old.unwrap_or_else(|| {
-            while next < TAGS && !used.insert(next) {
-                next += 1;
-            }
-            taken.insert(next);
-            let record = Record::Tag { tag: next, path: path.to_vec() };
-            known.apply(record.clone());
-            fresh.push(record);
-            next
-        });
-        tags.push(tag);
-    }
-    (tags, fresh)
-}
-
-/// Opens the log for appending. Rewrites it first if its header is damaged, if records have to be
-/// removed, or if more than half of it is out of date.
-pub(crate) fn write_log(
-    cx: &Cx<'_>,
-    (root, path): (&Arc<dyn Vnode>, &Path),
-    loaded: &Loaded,
-    fresh: Vec<Record>,
-) -> Result<Log> {
-    let &Loaded { ref known, end, len, unclean } = loaded;
-    let all = bytes_of(known)?;
+/// Opens a log that was found, for appending. Rewrites it first if its header is damaged or of an
+/// earlier version, if records have to be removed, or if more than half of it is out of date.
+pub(crate) fn open_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), loaded: &Loaded) -> Result<Log> {
+    let &Loaded { ref known, end, len, unclean, .. } = loaded;
     let name = Name::new(IDENT)?;
+    let all = bytes_of(known)?;
     if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
         return preserving_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
     }
@@ -109,14 +81,18 @@ pub(crate) fn write_log(
         let cut = vnode::SetAttr { size: Some(end), ..vnode::SetAttr::default() };
         entry.vnode.setattr(cx, &cut, Some(&*file))?;
     }
-    let mut log = Log::new(file, end);
-    for record in fresh {
-        log.append(cx, [&record])?;
-    }
-    Ok(log)
+    Ok(Log::new(file, end))
 }
 
-/// Writes the log aside and renames it into place.
+/// Creates a log without records on a branch that has none. If this is interrupted, the next mount
+/// finds an incomplete header, and writes the log again.
+pub(crate) fn create_log(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<Log> {
+    let (_, file) = preserving_times(cx, root, || root.create(cx, Name::new(IDENT)?, 0o600, OpenFlags::RDWR))?;
+    write_all(&*file, cx, HEADER, 0)?;
+    Ok(Log::new(file, HEADER.len() as u64))
+}
+
+/// Writes a log of these records aside and renames it into place.
 fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'_>, bytes: &[u8]) -> Result<Log> {
     let aside = Name::new(IDENT_NEW)?;
     // Regular files of these names are logs, and are replaced. Anything else is not the union's.
@@ -129,10 +105,11 @@ fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'
         }
     }
     let (_, file) = root.create(cx, aside, 0o600, OpenFlags::RDWR)?;
-    write_all(&*file, cx, bytes, 0)?;
+    let all = [HEADER, bytes].concat();
+    write_all(&*file, cx, &all, 0)?;
     file.fsync(cx, true)?;
     root.rename(cx, aside, root, name, RenameFlags::default())?;
-    Ok(Log::new(file, bytes.len() as u64))
+    Ok(Log::new(file, all.len() as u64))
 }
 
 /// Returns why the identity log can't be written. If files can be created and only the name is
@@ -151,7 +128,7 @@ pub(crate) fn move_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), know
 }
 
 fn bytes_of(known: &Known) -> Result<Vec<u8>> {
-    let mut all = HEADER.to_vec();
+    let mut all = Vec::new();
     for record in known.records() {
         all.extend(record.encode()?);
     }

@@ -8,7 +8,6 @@ use crate::copyup::{Built, Copying};
 use crate::file::UnionFile;
 use crate::in_use::as_union_file;
 use crate::listing::EntryChange;
-use crate::log::Record;
 use crate::mover::{Mover, Obstacle, Outcome};
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
@@ -97,7 +96,7 @@ impl Core {
         if now.nlink != 2 || !all_used || !self.has_left(op, vnode.id, lower)? {
             return Ok(true);
         }
-        self.identity.append(&self.server(op), Record::Names { number: vnode.id, first: 0, used: 0 })?;
+        self.drop_names(op, vnode.id);
         self.remove_from_index(op, vnode.id);
         Ok(false)
     }

@@ -247,7 +247,7 @@ impl Core {
     }
 
     fn new_mover(&self, cx: &Cx<'_>, from: BranchId, goal: Goal) -> Result<Mover<UnionVnode>> {
-        let root = self.table.get(crate::identity::ROOT).ok_or(Errno::STALE)?;
+        let root = self.table.get(crate::inode_number::ROOT).ok_or(Errno::STALE)?;
         let set = self.branches.get();
         let op = Op::new(cx, &set);
         root.revalidate(&op)?;

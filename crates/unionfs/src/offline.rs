@@ -4,7 +4,7 @@
 
 use crate::branch::Lower;
 use crate::build::Unionfs;
-use crate::identity::{lower_of, tag_of};
+use crate::inode_number::{lower_of, tag_of};
 use crate::log::Record as LogRecord;
 use crate::lookup::Hit;
 use crate::metacopy::{as_metacopy, metacopy_of};
@@ -12,7 +12,7 @@ use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::{OPAQUE, is_redirect};
 use crate::options::{Branch, BuildError, Metacopy, Mode, Options};
-use crate::ownnames::{IndexName, LINKS};
+use crate::ownnames::LINKS;
 use crate::set::{BranchSet, Member};
 use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,12 +67,6 @@ pub const METACOPIES: &[u8] = crate::metacopy::METACOPIES;
 #[must_use]
 pub fn whiteout_name(name: &[u8]) -> Vec<u8> {
     WhiteoutName::of(name).name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()
-}
-
-/// Returns the inode number in the name of an entry of the index of hard links.
-#[must_use]
-pub fn indexed_number(name: &[u8]) -> Option<u64> {
-    IndexName::parse(name)
 }
 
 /// A read-only union of branches. It shows what a mounted union of them would show.
@@ -159,6 +153,13 @@ impl View {
         set.natural_number(member.id, lower)
     }
 
+    /// Returns the inode number in this view of the file with this entry of the leftmost branch's
+    /// index of hard links. `None` for other names, and if it is not known.
+    #[must_use]
+    pub fn indexed_number(&self, name: &[u8]) -> Option<u64> {
+        self.set().order.first()?.state.indexed_number(name)
+    }
+
     /// Returns the path at which the branches right of the leftmost one have the other parts of a
     /// directory, if the leftmost part has a redirect.
     ///
@@ -184,7 +185,7 @@ impl View {
         self.core(dir).shows_through(&op, &dir.stack()?, set.leftmost()?, name)
     }
 
-    /// Whether the leftmost branch has records from which link counts are calculated.
+    /// Whether a branch has records from which link counts are calculated.
     #[must_use]
     pub fn counts_links(&self) -> bool {
         !counted(self.0.core()).is_empty()
@@ -206,7 +207,7 @@ impl View {
 
 /// Returns the files whose link count is calculated from records.
 fn counted(core: &Core) -> BTreeSet<u64> {
-    core.identity.known().names.into_keys().chain(core.links.numbers()).collect()
+    core.identity.counted().into_iter().chain(core.links.numbers()).collect()
 }
 
 /// A union of branches of which only the leftmost is written. It copies up with the data.
@@ -296,6 +297,8 @@ impl Writable {
     /// Those of reading the branches and of writing the log.
     pub fn correct_link_counts(&self, cx: &Cx<'_>, lower_too: bool) -> Result<()> {
         let core = self.0.core();
+        let set = core.branches.get();
+        let op = Op::new(cx, &set);
         let numbers = counted(core);
         let mut visible: BTreeMap<u64, Counted> = BTreeMap::new();
         if !numbers.is_empty() {
@@ -313,21 +316,16 @@ impl Writable {
         }
         for number in numbers {
             let known = core.identity.names(number);
-            let record = match (visible.get(&number), known) {
-                (Some(&Counted { visible, shown, .. }), known) if visible > shown => {
-                    let (known, missing) = (known.unwrap_or_default(), visible - shown);
-                    let more = missing.saturating_sub(known.used);
-                    let first = known.first.saturating_add(more).max(1);
-                    LogRecord::Names { number, first, used: known.used.saturating_sub(missing) }
+            match (visible.get(&number), known) {
+                (Some(&Counted { visible, shown, .. }), _) if visible > shown => {
+                    core.raise_link_count(&op, number, visible - shown)?;
                 }
-                (Some(&Counted { visible, shown, .. }), Some(known)) if lower_too && shown > visible => {
-                    let used = known.used.saturating_add(shown - visible);
-                    LogRecord::Names { number, first: known.first.max(1), used }
+                (Some(&Counted { visible, shown, .. }), Some(_)) if lower_too && shown > visible => {
+                    core.lower_link_count(&op, number, shown - visible)?;
                 }
-                (None, Some(_)) if self.is_gone(cx, number) => LogRecord::Names { number, first: 0, used: 0 },
-                _ => continue,
-            };
-            core.identity.append(cx, record)?;
+                (None, Some(_)) if self.is_gone(cx, number) => core.drop_names(&op, number),
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Opaque marks and redirects: docs/formats/union-branch.md.
 
 use crate::branch::{BranchId, Lower, same_stack};
-use crate::identity::ROOT;
+use crate::inode_number::ROOT;
 use crate::log::{read_all, write_all};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;

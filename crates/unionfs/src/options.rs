@@ -264,9 +264,6 @@ pub enum BuildError {
     NotWritable(PathBuf, Errno),
     /// A read-write branch refuses the union's own names, but no others.
     NamesRefused(PathBuf),
-    /// This branch would be the leftmost, but its index of hard links belongs to a union of other
-    /// branches.
-    ForeignLinks(PathBuf),
     /// No branch of the union has this path.
     NoSuchBranch(PathBuf),
     /// Operations under way did not end in time. The branches were not changed.
@@ -315,11 +312,6 @@ impl std::fmt::Display for BuildError {
                 f,
                 "branch {} refuses names that begin with .wh., which a union needs: it lies in another union, which reserves these \
                  names; put the branch on a file system outside of that union",
-                p.display()
-            ),
-            Self::ForeignLinks(p) => write!(
-                f,
-                "{} has hard links that were changed in a union of other branches; unmount, and mount it with the branches of that union",
                 p.display()
             ),
             Self::NoSuchBranch(p) => write!(f, "{} is not a branch of this union", p.display()),

@@ -193,22 +193,3 @@ pub(crate) fn move_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, name: Name<'_>, pat
     tracing::warn!(branch = %path.display(), %name, "it has a name that the union needs, and all new names for it are taken; remove {ASIDE}*");
     Err(Errno::EXIST)
 }
-
-/// Whether a branch's index of hard links has entries.
-pub(crate) fn has_links(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<bool> {
-    let Some(index) = root.lookup(cx, Own::Links.name()?)?.filter(|index| index.vnode.kind() == Kind::Directory) else {
-        return Ok(false);
-    };
-    let mut found = false;
-    index.vnode.readdir(cx, 0, &mut |entry| {
-        found |= !matches!(entry.name.as_bytes(), b"." | b"..");
-        !found
-    })?;
-    Ok(found)
-}
-
-/// Renames a branch's index of hard links, which belongs to a union with other numbers.
-pub(crate) fn move_links_aside(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<()> {
-    let name = Own::Links.name()?;
-    if root.lookup(cx, name)?.is_none() { Ok(()) } else { move_aside(cx, root, name, path) }
-}

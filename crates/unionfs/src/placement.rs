@@ -1,7 +1,7 @@
 //! The branch for a new object: `create=` and `minfree=` (docs/pools.md).
 
 use crate::branch::BranchId;
-use crate::identity::mix;
+use crate::inode_number::mix;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::{Create, Order};

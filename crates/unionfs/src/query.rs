@@ -127,8 +127,8 @@ impl UnionVnode {
     fn spots(&self, op: &Op<'_>) -> Result<(Option<Vec<u8>>, Vec<Spot>)> {
         let core = &self.core;
         let leaf = self.leaf();
-        let path = if self.id == crate::identity::ROOT { Vec::new() } else { self.own_path() };
-        if path.is_empty() && self.id != crate::identity::ROOT {
+        let path = if self.id == crate::inode_number::ROOT { Vec::new() } else { self.own_path() };
+        if path.is_empty() && self.id != crate::inode_number::ROOT {
             let spot = Spot { branch: leaf.branch, at: None, state: State::Shown, lower: Some(leaf) };
             return Ok((None, vec![spot]));
         }

@@ -2,7 +2,7 @@
 
 use crate::branch::{Lower, Stack};
 use crate::filter::{MOST_ENTRIES, Need, Parts};
-use crate::identity::{compose, mix};
+use crate::inode_number::{compose, mix};
 use crate::listing::{Kept, Listing, Stamp, Validity};
 use crate::lookup::Hit;
 use crate::names::{PartNames, hash};

@@ -21,9 +21,9 @@ impl ReleasedVnode {
 }
 
 impl ReleasedVnode {
-    /// Whether `other` is the object that this one replaced, if both have the same number.
+    /// Whether `other` is the object that this one replaced, if both are on the same branch.
     pub(crate) fn is_same(&self, other: &Arc<dyn Vnode>) -> bool {
-        (self.generation, self.kind) == (other.generation(), other.kind())
+        (self.id, self.generation, self.kind) == (other.id(), other.generation(), other.kind())
     }
 }
 

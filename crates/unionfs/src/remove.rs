@@ -34,8 +34,6 @@ impl Cover {
 pub(crate) struct Removed {
     /// The branch that was changed.
     pub(crate) branch: BranchId,
-    /// Whether the lower name still exists, hidden.
-    pub(crate) remains: bool,
 }
 
 impl UnionVnode {
@@ -81,35 +79,44 @@ impl UnionVnode {
             Hit::Leaf { branch, entry } => (branch, entry),
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
+        // On a branch that is not written, the file is only hidden, which frees no space.
+        let hider = if op.set.writable(branch) { None } else { Some(core.hiding_branch(op, self, branch)?) };
         let remove = || {
-            core.begin_use(op, self, name, &lower, &entry.attr)?;
-            let removed = core.remove_leaf(op, self, &stack, name, branch, shows);
+            core.begin_use(op, (self, name), (&lower, &entry.attr), hider)?;
+            let removed = core.remove_leaf(op, self, &stack, name, (branch, hider), shows);
             if !matches!(removed, Ok(Step::Done(_))) {
-                core.cancel_use(op, &lower, &entry.attr);
+                core.cancel_use(op);
             }
             removed
         };
-        // On a branch that is not written, the file is only hidden, which frees no space.
-        let removed = if op.set.writable(branch) { core.with_reserve(op, remove) } else { remove() };
+        let removed = if hider.is_none() { core.with_reserve(op, remove) } else { remove() };
         let removed = match removed? {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Retry => return Ok(Step::Retry),
         };
         core.drop_metacopy(op, self, name, &lower.vnode);
-        self.forget_leaf(op, name, branch, entry, removed.remains);
+        self.forget_leaf(op, name, branch, entry, hider);
         Ok(Step::Done(removed.branch))
     }
 
-    /// Updates the vnode and the link count after a name of a file on `branch` was removed.
-    pub(crate) fn forget_leaf(&self, op: &Op<'_>, name: Name<'_>, branch: BranchId, entry: Entry, remains: bool) {
+    /// Updates the vnode and the link count after a name of a file on `branch` was removed, or
+    /// hidden by the branch `hider`.
+    pub(crate) fn forget_leaf(
+        &self,
+        op: &Op<'_>,
+        name: Name<'_>,
+        branch: BranchId,
+        entry: Entry,
+        hider: Option<BranchId>,
+    ) {
         let lower = Lower { vnode: entry.vnode, branch };
         if let Ok(number) = self.core.number_of(op, &lower, &entry.attr)
             && let Some(vnode) = self.core.table.get(number)
         {
             vnode.forget_name(self, name.as_bytes());
         }
-        self.core.note_name_removed(op, &lower, &entry.attr, remains);
+        self.core.note_name_removed(op, &lower, &entry.attr, hider);
     }
 }
 
@@ -123,7 +130,7 @@ impl Core {
         dir: &UnionVnode,
         stack: &[Lower],
         name: Name<'_>,
-        branch: BranchId,
+        (branch, hider): (BranchId, Option<BranchId>),
         shows: Option<(BranchId, bool)>,
     ) -> Result<Step<Removed>> {
         let mut shows = shows.filter(|(of, _)| *of == branch).map(|(_, shows)| shows);
@@ -132,8 +139,8 @@ impl Core {
             self.unlink_right(op, stack, name, branch, None)?;
             shows = None;
         }
-        if !op.set.writable(branch) {
-            return self.hide(op, dir, name, branch);
+        if let Some(hider) = hider {
+            return self.hide(op, dir, name, hider);
         }
         let shows = shows.map_or_else(|| self.shows_through(op, stack, branch, name), Ok)?;
         let cover = match if shows { self.cover_shown(op, part, name)? } else { Step::Done(Cover::NONE) } {
@@ -141,7 +148,7 @@ impl Core {
             Step::Need(_) | Step::Retry => return Ok(Step::Retry),
         };
         match part.vnode.unlink(op, name) {
-            Ok(()) => Ok(Step::Done(Removed { branch, remains: false })),
+            Ok(()) => Ok(Step::Done(Removed { branch })),
             Err(e) => {
                 self.uncover(op, part, name, &cover);
                 if op.set.retry_left(branch, e) { Ok(Step::Retry) } else { Err(e) }
@@ -176,19 +183,23 @@ impl Core {
         }
     }
 
-    /// Hides an entry of a branch that is not written, by a whiteout on the nearest branch to its
-    /// left that can take it.
+    /// Returns the branch that hides an entry of a branch that is not written: the nearest one to
+    /// its left that can have a whiteout in this directory.
+    pub(crate) fn hiding_branch(&self, op: &Op<'_>, dir: &UnionVnode, branch: BranchId) -> Result<BranchId> {
+        self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)
+    }
+
+    /// Hides an entry by a whiteout on the branch `target`.
     pub(crate) fn hide(
         &self,
         op: &Op<'_>,
         dir: &UnionVnode,
         name: Name<'_>,
-        branch: BranchId,
+        target: BranchId,
     ) -> Result<Step<Removed>> {
-        let target = self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)?;
         let Some(part) = dir.part(target)? else { return Ok(Step::Need(target)) };
         match self.create_whiteout(op, &part, name) {
-            Ok(_) => Ok(Step::Done(Removed { branch: part.branch, remains: true })),
+            Ok(_) => Ok(Step::Done(Removed { branch: part.branch })),
             Err(e) if op.set.retry_left(part.branch, e) => Ok(Step::Retry),
             Err(e) => Err(e),
         }
@@ -238,7 +249,7 @@ impl Core {
             removed.push(part.branch);
             let lower = Lower { vnode: entry.vnode, branch: part.branch };
             if replaced == Some(part.branch) {
-                self.note_name_removed(op, &lower, &entry.attr, false);
+                self.note_name_removed(op, &lower, &entry.attr, None);
             } else {
                 self.hidden_name_removed(op, &lower, &entry.attr);
             }

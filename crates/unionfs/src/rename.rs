@@ -226,12 +226,13 @@ impl Rename<'_> {
             Hit::None | Hit::Dir { .. } => None,
         };
         if let Some((lower, attr)) = &replaced {
-            self.core.begin_use(op, self.to, self.new_name, lower, attr)?;
+            let hider = (lower.branch != target).then_some(target);
+            self.core.begin_use(op, (self.to, self.new_name), (lower, attr), hider)?;
         }
         let moved = self.move_covered(op, &from_stack, &old, &new);
         if !matches!(moved, Ok(true)) {
-            if let Some((lower, attr)) = &replaced {
-                self.core.cancel_use(op, lower, attr);
+            if replaced.is_some() {
+                self.core.cancel_use(op);
             }
             return moved;
         }
@@ -278,7 +279,8 @@ impl Rename<'_> {
                     dest.forget_name(self.to, self.new_name.as_bytes());
                 }
             } else {
-                self.to.forget_leaf(op, self.new_name, branch, entry, branch != new.branch);
+                let hider = (branch != new.branch).then_some(new.branch);
+                self.to.forget_leaf(op, self.new_name, branch, entry, hider);
             }
         }
         // Last, because the steps above may forget this place.

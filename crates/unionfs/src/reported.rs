@@ -152,7 +152,7 @@ impl Core {
         let Some(member) = set.member(branch) else { return all };
         let tag = member.state.tag;
         let known = self.identity.alias(tag, lower).map(|alias| alias.number);
-        for number in known.into_iter().chain([crate::identity::compose(tag, lower)]) {
+        for number in known.into_iter().chain([crate::inode_number::compose(tag, lower)]) {
             let leaf = self.table.get(number).filter(|live| live.dir.is_none());
             all.extend(leaf.filter(|live| live.branch() == branch && live.leaf().vnode.id() == lower));
         }

@@ -1,7 +1,7 @@
 //! The files that a union sets aside on a branch for when that is full: docs/design/unionfs.md,
 //! "Full branches".
 
-use crate::identity::mix;
+use crate::inode_number::mix;
 use crate::log::write_all;
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! its known name. See "Branch sets" in docs/design/unionfs.md.
 
 use crate::entry_lock::Certainty;
-use crate::identity::ROOT;
+use crate::inode_number::ROOT;
 use crate::lookup::Hit;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;

@@ -100,7 +100,7 @@ impl Core {
         let (stack, inside) = (dir.parts(op, name)?, victim.stack()?);
         let leftmost = inside.first().ok_or(Errno::IO)?;
         if !op.set.writable(leftmost.branch) {
-            return self.hide(op, dir, name, leftmost.branch);
+            return self.hide(op, dir, name, self.hiding_branch(op, dir, leftmost.branch)?);
         }
         self.with_reserve(op, || self.remove_leftmost(op, &stack, name, victim, &inside))
     }
@@ -139,7 +139,7 @@ impl Core {
         if self.removes_parts() && cover.is_new() && !self.shows_through(op, stack, part.branch, name).unwrap_or(true) {
             self.tidy_whiteout(op, part, name);
         }
-        Ok(Step::Done(Removed { branch: part.branch, remains: false }))
+        Ok(Step::Done(Removed { branch: part.branch }))
     }
 
     /// Fails with `MAY_BLOCK` if there are too many entries to clean up on a thread that serves

@@ -216,7 +216,7 @@ impl BranchSet {
 
     /// Returns the number of a lower object that has no alias.
     pub(crate) fn natural_number(&self, id: BranchId, lower: u64) -> Result<u64> {
-        Ok(crate::identity::compose(self.branch(id)?.tag, lower))
+        Ok(crate::inode_number::compose(self.branch(id)?.tag, lower))
     }
 
     /// Returns all parts of the root.

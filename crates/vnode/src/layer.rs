@@ -103,6 +103,13 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// `ESTALE` if no object has this number.
     fn vnode(&self, cx: &Cx<'_>, number: u64) -> Result<Arc<dyn Vnode>>;
 
+    /// Returns a number that tells this tree from copies of it and from other trees at its place.
+    /// It is the same for as long as the root directory exists, also after a restart, and is
+    /// stored. `None` if that can't be known.
+    fn fingerprint(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the commands that [`Vnode::control`] accepts, including those of the layers below.
     fn commands(&self) -> Vec<Command>;
 

@@ -23,6 +23,7 @@ mod durable;
 mod edges;
 mod fsx;
 mod handles;
+mod hard_links;
 mod hostile;
 mod hot;
 mod lbfs;

@@ -232,7 +232,8 @@ fn a_killed_commit_is_completed() {
             true => {
                 for (what, view) in [("union", case.view(0)?), ("branches below", case.view(1)?)] {
                     if let Some(path) = differing_with(&view, &before, true).first() {
-                        return Err(format!("/{} changed in the {what}", path.escape_ascii()));
+                        let nodes = (before.0.get(path), view.0.get(path));
+                        return Err(format!("/{} changed in the {what}: {nodes:?}", path.escape_ascii()));
                     }
                 }
                 case.check_counts(&miscounted)?;

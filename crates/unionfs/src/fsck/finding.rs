@@ -84,8 +84,6 @@ pub enum Problem {
     WorkForeign,
     /// Something else has the name of the link index.
     IndexForeign,
-    /// An index entry of a file whose newer entry is on a branch further left.
-    IndexSuperseded,
     /// An index entry that can't be valid.
     IndexInvalid,
     /// An index entry without any other name.
@@ -146,7 +144,6 @@ impl Problem {
         P::WorkLeftovers,
         P::WorkForeign,
         P::IndexForeign,
-        P::IndexSuperseded,
         P::IndexInvalid,
         P::IndexUnused,
         P::LogCutOff,
@@ -324,12 +321,6 @@ impl Problem {
             P::IndexForeign => {
                 ("index-foreign", Damage, "the index of hard links is ignored, because it is not the union's", None)
             }
-            P::IndexSuperseded => (
-                "index-superseded",
-                Leftover,
-                "an index entry of a file that has moved further left",
-                Some((Safe, "set the entry aside")),
-            ),
             P::IndexInvalid => (
                 "index-invalid",
                 Note,

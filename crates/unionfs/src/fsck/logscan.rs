@@ -1,7 +1,7 @@
 //! Reads an identity log beyond its first damaged record.
 
-use crate::identity::Known;
 use crate::log::{HEADER, Reader, Record};
+use crate::recorded::Known;
 use vnode::{Cx, OpenFile, Result};
 
 /// Maximum distance to the next readable record after a damaged one, in bytes.
@@ -28,6 +28,8 @@ pub(super) struct Scan {
     pub(super) size: u64,
     /// The bytes after `good` were written by a later version.
     pub(super) later: bool,
+    /// The log is empty, or has only the beginning of a header: it was being created.
+    is_begun: bool,
 }
 
 /// Reads a whole log.
@@ -39,8 +41,9 @@ pub(super) fn scan(file: &dyn OpenFile, cx: &Cx<'_>, size: u64) -> Result<Scan> 
         let mut start = [0; HEADER.len()];
         let len = file.read(cx, &mut start, 0)?;
         let start = start.get(..len).unwrap_or_default();
-        scan.later = len == HEADER.len() && start.starts_with(FAMILY) && start != HEADER;
-        if scan.later {
+        scan.later = len == HEADER.len() && start.starts_with(FAMILY);
+        scan.is_begun = size < HEADER.len() as u64 && HEADER.starts_with(start);
+        if scan.later || scan.is_begun {
             return Ok(scan);
         }
     }
@@ -97,11 +100,11 @@ fn next_record(bytes: &[u8]) -> Option<usize> {
 impl Scan {
     /// Whether the log ends with an incomplete record and is otherwise intact.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.good > 0 && self.good < self.size && self.after_damage == 0 && !self.later
+        self.good < self.size && (self.good > 0 || self.is_begun) && self.after_damage == 0 && !self.later
     }
 
     /// Whether records are lost that are followed by others, or the header is.
     pub(super) fn is_damaged(&self) -> bool {
-        !self.later && (self.good == 0 || self.after_damage > 0)
+        !self.later && !self.is_begun && (self.good == 0 || self.after_damage > 0)
     }
 }

@@ -114,7 +114,7 @@ pub fn check(branches: &[Branch], inspector: &mut dyn Inspector) -> std::result:
     let mut asides: Vec<Aside> = branches.iter().map(|_| Aside::default()).collect();
     for _ in 0..ROUNDS {
         snapshots::check(&cx, branches, inspector);
-        let log_is_usable = own::check_log(&cx, branches, &mut asides, inspector)?;
+        let log_is_usable = own::check_logs(&cx, branches, &mut asides, inspector)?;
         let union = Unionfs::inspect(branches)?;
         let core = union.core();
         let set = core.branches.get();

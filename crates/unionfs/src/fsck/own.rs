@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFlags, Result, SetAttr, Vnode};
 
-/// The log of the leftmost branch.
+/// The log of a branch.
 struct LogFile<'a> {
     cx: &'a Cx<'a>,
     branch: &'a Branch,
@@ -25,24 +25,47 @@ struct LogFile<'a> {
     inspector: &'a mut dyn Inspector,
 }
 
-/// Checks the identity log, and completes what it says was interrupted. Returns whether there is a
-/// log, and a mount would keep all of it.
-pub(super) fn check_log(
+/// What a mount would make of a log.
+enum Verdict {
+    /// There is none.
+    Absent,
+    /// It would not keep all of it.
+    Damaged,
+    /// It would keep it. The paths of the branches that interrupted changes of link counts refer
+    /// to; empty if the branch is unknown.
+    Good(Vec<Vec<u8>>),
+}
+
+/// Checks the identity logs, and completes what they say was interrupted. Returns whether there is
+/// a log, and a mount would keep all of each.
+pub(super) fn check_logs(
     cx: &Cx<'_>,
     branches: &[Branch],
     asides: &mut [Aside],
     inspector: &mut dyn Inspector,
 ) -> std::result::Result<bool, CheckError> {
-    let Some((branch, aside)) = branches.first().zip(asides.first_mut()) else { return Ok(false) };
+    let (mut any, mut all) = (false, true);
+    for (at, aside) in asides.iter_mut().enumerate().take(branches.len()) {
+        let verdict = check_log(cx, (branches, at), aside, inspector);
+        any |= !matches!(verdict, Verdict::Absent);
+        all &= !matches!(verdict, Verdict::Damaged);
+    }
+    Ok(any && all)
+}
+
+fn check_log(
+    cx: &Cx<'_>,
+    (branches, at): (&[Branch], usize),
+    aside: &mut Aside,
+    inspector: &mut dyn Inspector,
+) -> Verdict {
+    let Some(branch) = branches.get(at) else { return Verdict::Absent };
     let mut log = LogFile { cx, branch, root: branch.layer.root(), aside, inspector };
-    let unfinished = match log.check() {
-        Ok(unfinished) => unfinished,
-        Err(errno) => {
-            log.inspector.not_checked(&branch.path, &[b"/", IDENT].concat(), errno);
-            return Ok(false);
-        }
-    };
-    let Some(unfinished) = unfinished else { return Ok(false) };
+    let verdict = log.check().unwrap_or_else(|errno| {
+        log.inspector.not_checked(&branch.path, &[b"/", IDENT].concat(), errno);
+        Verdict::Damaged
+    });
+    let Verdict::Good(unfinished) = &verdict else { return verdict };
     let is_listed = |path: &Vec<u8>| branches.iter().any(|branch| *branch.path.as_os_str().as_bytes() == **path);
     let listed = unfinished.iter().filter(|path| is_listed(path)).count();
     if listed < unfinished.len() {
@@ -65,7 +88,7 @@ pub(super) fn check_log(
             })
         });
     }
-    Ok(true)
+    verdict
 }
 
 impl LogFile<'_> {
@@ -80,15 +103,13 @@ impl LogFile<'_> {
         repaired
     }
 
-    /// Returns the branches that interrupted changes of link counts refer to, by tag; an empty path
-    /// if the branch is unknown. `None` if a mount would not keep the whole log.
-    fn check(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
+    fn check(&mut self) -> Result<Verdict> {
         self.rewrite_leftover()?;
-        let Some(entry) = self.root.lookup(self.cx, Name::new(IDENT)?)? else { return Ok(None) };
+        let Some(entry) = self.root.lookup(self.cx, Name::new(IDENT)?)? else { return Ok(Verdict::Absent) };
         let path = [b"/", IDENT].concat();
         if entry.vnode.kind() != Kind::Regular {
             self.found(Spot::new(Problem::LogForeign, &path), |_| Ok(()));
-            return Ok(None);
+            return Ok(Verdict::Damaged);
         }
         if !is_servers(&entry.attr, self.cx.uid) {
             let detail = format!("owner {}, mode {:03o}", entry.attr.uid, entry.attr.perm());
@@ -100,20 +121,20 @@ impl LogFile<'_> {
                 let (root, record) = (this.root.clone(), (Problem::LogUntrusted.name(), &path[..]));
                 this.aside.set(this.cx, &root, (&root, Name::new(IDENT)?), record)
             });
-            return Ok(None);
+            return Ok(Verdict::Damaged);
         }
         let file = entry.vnode.open(self.cx, OpenFlags::RDONLY)?;
         let scan = scan(&*file, self.cx, entry.attr.size)?;
         drop(file);
         let usable = self.content(&entry, &scan, &path);
         let known = &scan.salvaged;
-        let path = |tag: u16| known.tags.iter().find(|(_, known)| **known == tag).map(|(path, _)| path.clone());
+        let path = |tag: u16| known.tags.get(&tag).map(|branch| branch.path.clone());
         let branches = known.using.values().flatten().map(|using| match using.path.is_empty() {
             // It moves between branches, whichever.
             true => self.branch.path.as_os_str().as_bytes().to_vec(),
             false => path(using.tag).unwrap_or_default(),
         });
-        Ok(usable.then(|| branches.collect()))
+        Ok(if usable { Verdict::Good(branches.collect()) } else { Verdict::Damaged })
     }
 
     /// Checks the content of the log. Returns whether a mount would keep all of it.

@@ -24,6 +24,7 @@ mod model_threads;
 mod moves;
 mod moving;
 mod pools;
+mod records;
 mod reports;
 mod snapshot_recovery;
 mod snapshots;

@@ -237,7 +237,7 @@ fn link_counts_are_right_after_a_name_was_removed_during_a_move() {
             });
             paused().unwrap();
             if union.faults.forget_call() {
-                assert!(k > 3, "{at_step}");
+                assert!(k > 2, "{at_step}");
                 break;
             }
             ended.recv().unwrap().unwrap();

@@ -20,7 +20,7 @@ use testkit::Rng;
 use testkit::seeds;
 use unionfs::Delete;
 use unionfs::offline::View;
-use vnode::{Layer, Name, OpenFlags};
+use vnode::{Layer, Name};
 
 /// Branches in memory, after some operations on their union.
 pub struct Case {
@@ -199,17 +199,6 @@ pub fn case(seed: u64, options: MemOptions, steps: usize) -> Case {
     Case::of(&union)
 }
 
-/// Copies the identity log, as a snapshot does.
-fn copy_log(from: &Arc<MemFs>, to: &Arc<MemFs>) {
-    let (cx, name) = (internal_cx(), Name::new(b".wh..wh.ident").unwrap());
-    let Some(log) = from.root().lookup(&cx, name).unwrap() else { return };
-    let mut bytes = vec![0; usize::try_from(log.attr.size).unwrap()];
-    let read = log.vnode.open(&cx, OpenFlags::RDONLY).unwrap().read(&cx, &mut bytes, 0).unwrap();
-    assert_eq!(read, bytes.len());
-    let (_, file) = to.root().create(&cx, name, 0o600, OpenFlags::RDWR).unwrap();
-    assert_eq!(file.write(&cx, &bytes, 0).unwrap(), read);
-}
-
 /// As [`case`], then adds snapshots: new branches on the left, with operations after each.
 pub fn case_with_snapshots(seed: u64, options: MemOptions, steps: usize, snapshots: usize) -> Case {
     let start = start(seed, options);
@@ -219,7 +208,6 @@ pub fn case_with_snapshots(seed: u64, options: MemOptions, steps: usize, snapsho
         if made > 0 {
             union.branches.iter_mut().for_each(|(access, _)| *access = Access::Ro);
             let new = MemFs::with(options, &union.faults);
-            copy_log(&union.branches[0].1, &new);
             union.branches.insert(0, (Access::Rw, new));
         }
         // The old branches keep their paths.
@@ -315,11 +303,7 @@ pub fn committed(case: &Case, before: &Dump) -> Result<(), String> {
 /// Checks that a branch is empty.
 pub fn is_empty(case: &Case, at: usize) -> Result<(), String> {
     let dump = Dump::of(&*case.branches[at].without_faults()).unwrap();
-    // The indexes of hard links of other branches need the identity log.
-    let below = case.branches[1..].iter().map(|fs| Dump::of(&*fs.without_faults()).unwrap());
-    let indexed = below.into_iter().any(|dump| dump.0.keys().any(|path| path.starts_with(b".wh..wh.links")));
-    let may_remain = |path: &[u8]| path.is_empty() || (indexed && path == b".wh..wh.ident");
-    let is_left = |path: &&Vec<u8>| !may_remain(path);
+    let is_left = |path: &&Vec<u8>| !path.is_empty();
     let left: Vec<_> = dump.0.keys().filter(is_left).map(|p| p.escape_ascii().to_string()).collect();
     if left.is_empty() { Ok(()) } else { Err(format!("branch {at} still has {left:?}")) }
 }

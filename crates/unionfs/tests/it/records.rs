@@ -1,0 +1,264 @@
+//! Records count in whatever branch they lie: hard links and inode numbers after branches were
+//! added, removed, moved, copied or mounted in another order.
+#![allow(clippy::disallowed_methods, reason = "the tests create their own directories")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use crate::common::layer_ops::{attr, name, read};
+use hostfs::{HostFs, HostOptions};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use testkit::TempDir;
+use unionfs::{Branch, BranchChange, ChangePolicy, InUse, Mode, Options, Unionfs};
+use vnode::{Cx, Layer, OpenFlags, RenameFlags};
+
+const CX: Cx<'static> = Cx::internal(0, 0);
+const POLICY: ChangePolicy =
+    ChangePolicy { patience: Duration::from_secs(10), in_use: InUse::Keep, expected_generation: None };
+
+/// Directories that are branches.
+struct Bed(TempDir);
+
+impl Bed {
+    /// Creates these branches; the last one has a file with the names `f0`, `f1` and `f2`.
+    fn new(branches: &[&str]) -> Self {
+        let bed = Self(TempDir::new());
+        for branch in branches {
+            fs::create_dir(bed.0.join(branch)).unwrap();
+        }
+        let last = bed.0.join(branches.last().unwrap());
+        fs::write(last.join("f0"), "data").unwrap();
+        for other in ["f1", "f2"] {
+            fs::hard_link(last.join("f0"), last.join(other)).unwrap();
+        }
+        bed
+    }
+
+    fn branch(&self, branch: &str) -> Branch {
+        let (dir, mode) = branch.split_once('=').unwrap();
+        let path = self.0.join(dir);
+        let mode = if mode == "rw" { Mode::ReadWrite } else { Mode::ReadOnly };
+        Branch { layer: HostFs::open(&path, HostOptions::default()).unwrap(), path, mode }
+    }
+
+    /// Builds a union of branches, listed as for `dirs=`.
+    fn mount(&self, branches: &str) -> Arc<Unionfs> {
+        let branches = branches.split(':').map(|branch| self.branch(branch)).collect();
+        Unionfs::new(branches, Options::default()).unwrap()
+    }
+
+    fn shell(&self, script: &str) {
+        let done = Command::new("sh").args(["-ec", script]).current_dir(&*self.0).status().unwrap();
+        assert!(done.success(), "{script}");
+    }
+}
+
+fn append(union: &Unionfs, path: &str, text: &str) {
+    let size = attr(union, path).size;
+    let file = crate::common::layer_ops::at(union, path).open(&CX, OpenFlags::WRONLY).unwrap();
+    assert_eq!(file.write(&CX, text.as_bytes(), size).unwrap(), text.len());
+}
+
+fn rename(union: &Unionfs, from: &str, to: &str) {
+    let ((from_dir, from), (to_dir, to)) = (crate::common::layer_ops::split(from), crate::common::layer_ops::split(to));
+    let dir = |path: &str| if path.is_empty() { union.root() } else { crate::common::layer_ops::at(union, path) };
+    dir(from_dir).rename(&CX, name(from), &dir(to_dir), name(to), RenameFlags::default()).unwrap();
+}
+
+/// Checks that all these are names of one file with this content, and have its link count.
+#[track_caller]
+fn assert_one_file(union: &Unionfs, names: &[&str], data: &str) {
+    let attrs: BTreeMap<&str, (u64, u32)> = names
+        .iter()
+        .map(|name| (*name, attr(union, name)))
+        .map(|(name, attr)| (name, (attr.ino, attr.nlink)))
+        .collect();
+    let first = attrs[names[0]];
+    assert!(attrs.values().all(|other| *other == first), "{attrs:?}");
+    assert_eq!(first.1 as usize, names.len(), "{attrs:?}");
+    for name in names {
+        assert_eq!(String::from_utf8(read(union, name)).unwrap(), data, "{name}");
+    }
+}
+
+/// The shell of issue reports: a new branch in front by a new mount.
+#[test]
+fn a_new_first_branch_keeps_hard_links_together() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    let union = bed.mount("a=rw:b=ro:c=ro");
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+    append(&union, "f1", "+a");
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+b+a");
+    union.root().unlink(&CX, name("f0")).unwrap();
+    assert_one_file(&union, &["f1", "f2"], "data+b+a");
+    drop(union);
+    assert_one_file(&bed.mount("a=rw:b=ro:c=ro"), &["f1", "f2"], "data+b+a");
+    // What is discarded with the branch does not come back, and what it hid does.
+    assert_one_file(&bed.mount("b=rw:c=ro"), &["f0", "f1", "f2"], "data+b");
+    assert_one_file(&bed.mount("c=ro"), &["f0", "f1", "f2"], "data");
+}
+
+/// The number of a file is that of its original, whichever branches are listed before.
+#[test]
+fn numbers_last_in_unions_with_other_first_branches() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    let number = {
+        let union = bed.mount("b=rw:c=ro");
+        append(&union, "f0", "+b");
+        attr(&*union, "f0").ino
+    };
+    for branches in ["a=rw:b=ro:c=ro", "a=rw:b=rw:c=ro", "b=rw:c=ro", "b=ro:c=ro"] {
+        assert_eq!(attr(&*bed.mount(branches), "f2").ino, number, "{branches}");
+    }
+}
+
+/// Each branch takes its own records with it when it is removed.
+#[test]
+fn link_counts_after_the_first_branch_was_removed() {
+    for replaces in [false, true] {
+        let bed = Bed::new(&["a", "b", "r"]);
+        fs::create_dir(bed.0.join("b/e")).unwrap();
+        let union = bed.mount("a=rw:b=rw:r=ro");
+        if replaces {
+            rename(&union, "f0", "e/x");
+            assert_one_file(&union, &["f1", "f2", "e/x"], "data");
+        } else {
+            // The whiteout is on the first branch.
+            union.root().unlink(&CX, name("f0")).unwrap();
+            assert_one_file(&union, &["f1", "f2"], "data");
+        }
+        union.change_branches(vec![BranchChange::Remove(bed.0.join("a"))], &POLICY).unwrap();
+        let all: &[&str] = if replaces { &["f0", "f1", "f2", "e/x"] } else { &["f0", "f1", "f2"] };
+        let names: Vec<&str> =
+            all.iter().copied().filter(|path| crate::common::layer_ops::find(&*union, path).is_some()).collect();
+        assert_one_file(&union, &names, "data");
+        drop(union);
+        assert_one_file(&bed.mount("b=rw:r=ro"), &names, "data");
+    }
+}
+
+/// A branch that is removed and added again has its files under their numbers.
+#[test]
+fn a_branch_that_returns_has_the_same_files() {
+    let bed = Bed::new(&["a", "r"]);
+    let union = bed.mount("a=rw:r=ro");
+    let held: Vec<_> = ["f0", "f1", "f2"].iter().map(|path| crate::common::layer_ops::at(&*union, path)).collect();
+    let number = attr(&*union, "f0").ino;
+    union.change_branches(vec![BranchChange::Remove(bed.0.join("r"))], &POLICY).unwrap();
+    assert!(crate::common::layer_ops::find(&*union, "f0").is_none());
+    union.change_branches(vec![BranchChange::Insert { at: 1, branch: bed.branch("r=ro") }], &POLICY).unwrap();
+    assert_eq!(attr(&*union, "f1").ino, number);
+    append(&union, "f1", "+");
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+");
+    drop((held, union));
+    let union = bed.mount("a=rw:r=ro");
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+");
+    assert_eq!(attr(&*union, "f1").ino, number);
+}
+
+/// Two unions gave the same tags to different branches.
+#[test]
+fn branches_of_different_unions_are_joined() {
+    let bed = Bed::new(&["a", "b", "c", "d"]);
+    bed.shell("echo c >c/g; ln c/g c/h");
+    // c has the tag 2 in the log of `a`, d in that of `b`.
+    append(&bed.mount("a=rw:c=ro"), "g", "+");
+    append(&bed.mount("b=rw:d=ro"), "f0", "+b");
+    for branches in ["a=rw:b=ro:c=ro:d=ro", "b=rw:a=ro:d=ro:c=ro", "a=ro:b=ro:c=ro:d=ro", "b=rw:a=rw:d=ro:c=ro"] {
+        let union = bed.mount(branches);
+        assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+        assert_one_file(&union, &["g", "h"], "c\n+");
+    }
+    let union = bed.mount("a=rw:b=rw:c=ro:d=ro");
+    append(&union, "f1", "+");
+    append(&union, "h", "+");
+    union.root().unlink(&CX, name("f0")).unwrap();
+    drop(union);
+    for branches in ["a=rw:b=rw:c=ro:d=ro", "a=rw:b=ro:c=ro:d=ro"] {
+        let union = bed.mount(branches);
+        assert_one_file(&union, &["f1", "f2"], "data+b+");
+        assert_one_file(&union, &["g", "h"], "c\n++");
+    }
+}
+
+/// Branches that were copied with their times have other inode numbers.
+#[test]
+fn copied_branches_keep_hard_links_together() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    // Files between the originals, so that the numbers differ also where a file system reuses them.
+    bed.shell("mkdir new; touch new/1 new/2; cp -a b new/b; cp -a c new/c; cp -a c d");
+    for branches in ["new/b=rw:new/c=ro", "b=rw:d=ro", "a=rw:new/b=ro:c=ro"] {
+        assert_one_file(&bed.mount(branches), &["f0", "f1", "f2"], "data+b");
+    }
+    // A backup is restored.
+    bed.shell("mkdir save; cp -a b c save; rm -r b c; touch x y z; cp -a save/b save/c .");
+    for _ in 0..2 {
+        let union = bed.mount("b=rw:c=ro");
+        assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+        append(&union, "f2", "");
+    }
+    append(&bed.mount("b=rw:c=ro"), "f2", "+");
+    assert_one_file(&bed.mount("a=rw:b=ro:c=ro"), &["f0", "f1", "f2"], "data+b+");
+}
+
+/// A directory that is put at the path of a branch is another branch: its files have nothing to do
+/// with the copies of the other one's.
+#[test]
+fn another_directory_at_a_branch_path_is_another_branch() {
+    let bed = Bed::new(&["b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    let number = fs::metadata(bed.0.join("c/f0")).unwrap().ino();
+    bed.shell("mv c old; mkdir c; cp -a b b2; mv old/f0 c/other; ln c/other c/second; rm -r old; echo fresh >>c/other");
+    assert_eq!(fs::metadata(bed.0.join("c/other")).unwrap().ino(), number);
+    let union = bed.mount("b=rw:c=ro");
+    assert_eq!(read(&*union, "second"), b"datafresh\n");
+    assert_eq!(read(&*union, "f0"), b"data+b");
+}
+
+/// A disk that is mounted elsewhere.
+#[test]
+fn a_branch_that_was_moved_is_the_same_branch() {
+    let bed = Bed::new(&["b", "c"]);
+    let number = {
+        let union = bed.mount("b=rw:c=ro");
+        append(&union, "f0", "+b");
+        attr(&*union, "f1").ino
+    };
+    for (step, branches) in
+        [("mv c c2", "b=rw:c2=ro"), ("mv b b2; mv c2 c", "b2=rw:c=ro"), ("mv b2 x; mv c b2; mv x c", "c=rw:b2=ro")]
+    {
+        bed.shell(step);
+        let union = bed.mount(branches);
+        assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+        assert_eq!(attr(&*union, "f2").ino, number, "{branches}");
+    }
+}
+
+/// Logs of version 1 have the link counts of the whole union, in each branch that was once the
+/// first.
+#[test]
+fn logs_of_version_1_are_converted() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    {
+        let union = bed.mount("b=rw:c=ro");
+        append(&union, "f0", "+b");
+    }
+    let log = bed.0.join("b/.wh..wh.ident");
+    let old = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[13] = b'1';
+        fs::write(path, bytes).unwrap();
+    };
+    old(&log);
+    // As a snapshot did.
+    fs::copy(&log, bed.0.join("a/.wh..wh.ident")).unwrap();
+    for branches in ["a=ro:b=ro:c=ro", "a=rw:b=ro:c=ro", "a=rw:b=rw:c=ro", "a=rw:b=rw:c=ro", "b=rw:c=ro"] {
+        assert_one_file(&bed.mount(branches), &["f0", "f1", "f2"], "data+b");
+    }
+}
