@@ -9,12 +9,13 @@
 
 use crate::notifier::NotificationQueue;
 use crate::open_cache::OpenCache;
-use crate::page_cache::{PageCache, PageState};
+use crate::page_cache::{HeldSize, PageCache, PageState};
 use crate::shared_mappings::SharedMappings;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use vnode::{Attr, Backing, Drained, Errno, MAY_BLOCK, OpenFile, OpenFlags, Result};
@@ -80,12 +81,18 @@ pub(crate) struct Files {
     stopped: Mutex<HashMap<u64, Vec<Drained>>>,
     /// Whether to bypass the page cache, because data may differ by caller.
     uncached: bool,
+    /// Number of GETATTRs that wait until pages are dropped.
+    drop_waiters: AtomicUsize,
     /// Whether the layers need FLUSH, the request that the kernel sends for each close(2).
     pub(crate) keep_flush: bool,
 }
 
 /// How long an open waits for a writer's RELEASE and for the kernel to drop stale pages.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a GETATTR waits for the kernel to drop stale pages.
+const DROP_TIMEOUT: Duration = Duration::from_millis(5);
+/// Maximum number of GETATTRs that wait so at a time.
+const MAX_DROP_WAITERS: usize = 4;
 
 /// Minimum time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -434,14 +441,52 @@ impl Files {
     }
 
     /// Compares attributes that are about to be sent to the kernel with those of the pages in its
-    /// cache. Drops the pages if the data was changed out of band.
-    pub(crate) fn attributes_sent(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
-        if self.pages.note_sent_attributes(node, attr) {
-            // While this lock is held, the file cannot be opened.
-            let inodes = self.inodes();
-            self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
-        }
+    /// cache. Drops the pages if the data was changed out of band. Returns the size to send instead
+    /// of the file's own, if it has grown and the pages are not dropped yet.
+    #[must_use]
+    pub(crate) fn attributes_sent(
+        &self,
+        node: u64,
+        attr: &Attr,
+        notifier: &Arc<NotificationQueue>,
+    ) -> Option<HeldSize> {
         self.forget_cached_open(node);
+        if !self.pages.note_sent_attributes(node, attr, notifier) {
+            return None;
+        }
+        // While this lock is held, the file cannot be opened.
+        let inodes = self.inodes();
+        let held = self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
+        // Nobody reads the pages of a file that is not open, and an open waits until they are
+        // dropped.
+        held.filter(|_| inodes.contains_key(&node))
+    }
+
+    /// As [`Self::attributes_sent`], but waits a moment if the notification is being sent. Only for
+    /// GETATTR: during other requests, the kernel may hold a lock that a notification waits for.
+    ///
+    /// # Errors
+    /// `MAY_BLOCK` if it would have to wait.
+    pub(crate) fn attributes_sent_after_drop(
+        &self,
+        node: u64,
+        attr: &Attr,
+        may_block: bool,
+        notifier: &Arc<NotificationQueue>,
+    ) -> Result<Option<HeldSize>> {
+        let held = self.attributes_sent(node, attr, notifier);
+        if !held.is_some_and(|held| held.is_dropping) {
+            return Ok(held);
+        }
+        if !may_block {
+            return Err(MAY_BLOCK);
+        }
+        // The notification may wait for READs, so most threads must remain free to serve them.
+        if self.drop_waiters.fetch_add(1, Ordering::Relaxed) < MAX_DROP_WAITERS {
+            notifier.wait_while_dropping_pages(node, Instant::now() + DROP_TIMEOUT);
+        }
+        self.drop_waiters.fetch_sub(1, Ordering::Relaxed);
+        Ok(self.attributes_sent(node, attr, notifier))
     }
 
     /// Compares the attributes of a file whose data was changed out of band with those of the pages

@@ -127,13 +127,22 @@ impl Queue {
         }
     }
 
-    fn is_pending(&self, notification: &Notification) -> bool {
-        self.queued.contains(notification) || self.sending.as_ref() == Some(notification)
-    }
-
     /// Whether a notification that drops all pages of the node is queued or being sent.
     fn drops_pages(&self, node: u64) -> bool {
-        self.is_pending(&Notification::pages(node)) || self.is_pending(&Notification::Everything)
+        self.will_drop_pages(node) || self.is_dropping_pages(node)
+    }
+
+    /// Whether a notification that drops all pages of the node is queued.
+    fn will_drop_pages(&self, node: u64) -> bool {
+        [Notification::pages(node), Notification::Everything].iter().any(|drop| self.queued.contains(drop))
+    }
+
+    /// Whether a notification that drops all pages of the node is being sent, and no other one is
+    /// queued.
+    fn is_dropping_pages(&self, node: u64) -> bool {
+        let drops =
+            |sending: &Notification| *sending == Notification::pages(node) || *sending == Notification::Everything;
+        self.sending.as_ref().is_some_and(drops) && !self.will_drop_pages(node)
     }
 }
 
@@ -217,6 +226,19 @@ impl NotificationQueue {
     /// Whether a notification that drops all pages of the node is queued or being sent.
     pub(crate) fn drops_pages(&self, node: u64) -> bool {
         self.queue().drops_pages(node)
+    }
+
+    /// Whether a notification that drops all pages of the node is queued, and not yet being sent.
+    pub(crate) fn will_drop_pages(&self, node: u64) -> bool {
+        self.queue().will_drop_pages(node)
+    }
+
+    /// Waits while a notification that drops all pages of the node is being sent and no other one
+    /// is queued, at most until `deadline`.
+    pub(crate) fn wait_while_dropping_pages(&self, node: u64, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let pending = |queue: &mut Queue| queue.is_dropping_pages(node);
+        drop(self.sent.wait_timeout_while(self.queue(), left, pending));
     }
 
     /// Waits until [`Self::drops_pages`] is false, at most until `deadline`.
@@ -493,6 +515,17 @@ impl Upcalls for UpcallHandler {
 }
 
 #[cfg(test)]
+impl NotificationQueue {
+    /// Makes the queue appear as if a notification that drops the node's pages were queued, or were
+    /// being sent.
+    pub(crate) fn pretend_to_drop_pages(&self, node: u64, is_queued: bool, is_sending: bool) {
+        let (mut queue, pages) = (self.queue(), Notification::pages(node));
+        queue.queued = is_queued.then(|| pages.clone()).into_iter().collect();
+        queue.sending = is_sending.then_some(pages);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use memfs::MemFs;
@@ -564,10 +597,14 @@ mod tests {
         queue.queued.clear();
         queue.sending = Some(Notification::pages(7));
         assert!(queue.drops_pages(7) && !queue.drops_pages(8));
+        assert!(queue.is_dropping_pages(7) && !queue.will_drop_pages(7));
+        queue.queued.insert(Notification::pages(7));
+        assert!(!queue.is_dropping_pages(7) && queue.will_drop_pages(7));
+        queue.queued.clear();
         queue.sending = Some(Notification::Attributes(7));
         assert!(!queue.drops_pages(7));
         queue.queued.insert(Notification::Everything);
-        assert!(queue.drops_pages(7) && queue.drops_pages(8));
+        assert!(queue.drops_pages(7) && queue.drops_pages(8) && queue.will_drop_pages(7));
         let begun = Instant::now();
         let notifier = NotificationQueue::new(Arc::new(Nodes::new(MemFs::new().root())));
         notifier.wait_for_pages(7, begun + Duration::from_secs(60));

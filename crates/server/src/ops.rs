@@ -10,7 +10,7 @@ use crate::listing_cache::ListingCache;
 use crate::nodes::{NodeRef, Nodes};
 use crate::notifier::{Notification, NotificationQueue, UpcallHandler};
 use crate::open_cache::OpenCache;
-use crate::page_cache::Change;
+use crate::page_cache::{Change, HeldSize};
 use crate::suid::{self, is_root};
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
@@ -120,15 +120,43 @@ impl Server {
 
     /// Returns an entry for the kernel that has no name there. Its lookup is counted already.
     pub(crate) fn nameless_entry_out(&self, call: &RequestContext<'_>, known: NodeRef, entry: &Entry) -> EntryOut {
-        self.files.attributes_sent(known.node, &entry.attr, &self.notifier);
-        let lifetime = self.attr_lifetime(call, known.node);
+        let held = self.files.attributes_sent(known.node, &entry.attr, &self.notifier);
+        let (attr, lifetime) = self.attr_to_send(call, known.node, entry.attr, held);
         EntryOut {
             nodeid: known.node,
             generation: u64::from(known.generation),
             attr_valid: lifetime.as_secs(),
             attr_valid_nsec: lifetime.subsec_nanos(),
-            attr: convert::attr(&entry.attr),
+            attr: convert::attr(&attr),
             ..EntryOut::default()
+        }
+    }
+
+    /// Returns a node's attributes for the kernel, and how long it may cache them. `held`: what
+    /// [`Files::attributes_sent`] returned.
+    fn attr_to_send(
+        &self,
+        call: &RequestContext<'_>,
+        node: u64,
+        attr: Attr,
+        held: Option<HeldSize>,
+    ) -> (Attr, Duration) {
+        let Some(held) = held else { return (attr, self.attr_lifetime(call, node)) };
+        if held.is_dropping {
+            // This takes no lock: the file is open, so the kernel does not evict its inode.
+            self.discard_attributes(node);
+        }
+        self.nodes.set_size(node, held.size);
+        (Attr { size: held.size, ..attr }, Duration::ZERO)
+    }
+
+    /// Makes the kernel discard its attributes of a node, and those in replies to requests that it
+    /// has sent so far.
+    fn discard_attributes(&self, node: u64) {
+        if let Some(session) = self.session.get()
+            && let Err(error) = session.notifier().inval_attributes(node)
+        {
+            tracing::debug!(node, %error, "cannot invalidate the kernel's attributes");
         }
     }
 
@@ -193,11 +221,8 @@ impl Server {
     fn invalidate_attributes(&self, node: u64, use_: Use, attr: Option<&Attr>) {
         let has_grown = attr.is_some_and(|attr| self.nodes.set_size(node, attr.size));
         let maps = || use_.maps && self.files.shared_mappings.opens(node) > 0;
-        if (has_grown || maps())
-            && let Some(session) = self.session.get()
-            && let Err(error) = session.notifier().inval_attributes(node)
-        {
-            tracing::debug!(node, %error, "cannot invalidate the kernel's attributes");
+        if has_grown || maps() {
+            self.discard_attributes(node);
         }
     }
 
@@ -259,19 +284,26 @@ impl Server {
         }
     }
 
-    /// Returns a node's attributes for the kernel.
-    fn fetch_attr(&self, call: &RequestContext<'_>, node: u64) -> Reply<Attr> {
+    /// Returns a node's attributes for the kernel, and how long it may cache them.
+    fn fetch_attr(&self, call: &RequestContext<'_>, node: u64) -> Reply<(Attr, Duration)> {
         let (vnode, cx) = (self.nodes.get(node)?, call.cx(0));
         let attr = vnode.getattr(&cx)?;
-        self.check_attr(&cx, (node, &*vnode), attr)
+        self.check_attr(call, (node, &*vnode), attr)
     }
 
-    /// Runs the checks for attributes that are about to be sent to the kernel.
-    fn check_attr(&self, cx: &Cx<'_>, (node, vnode): (u64, &dyn Vnode), attr: Attr) -> Reply<Attr> {
-        self.listing_cache.check(cx, (node, vnode), &attr, &self.notifier)?;
+    /// Runs the checks for attributes that are about to be sent to the kernel. Returns them as it
+    /// may get them, and how long it may cache them.
+    fn check_attr(
+        &self,
+        call: &RequestContext<'_>,
+        (node, vnode): (u64, &dyn Vnode),
+        attr: Attr,
+    ) -> Reply<(Attr, Duration)> {
+        let cx = call.cx(0);
+        self.listing_cache.check(&cx, (node, vnode), &attr, &self.notifier)?;
+        let held = self.files.attributes_sent_after_drop(node, &attr, cx.may_block, &self.notifier)?;
         self.nodes.set_size(node, attr.size);
-        self.files.attributes_sent(node, &attr, &self.notifier);
-        Ok(attr)
+        Ok(self.attr_to_send(call, node, attr, held))
     }
 
     /// Returns the INIT flags to request from the kernel's offer.
@@ -526,8 +558,8 @@ impl Filesystem for Server {
 
     fn getattr(&self, rq: &Request<'_>, node: u64, _arg: &GetattrIn) -> Reply<AttrOut> {
         let call = self.context(rq);
-        let attr = self.fetch_attr(&call, node)?;
-        Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
+        let (attr, lifetime) = self.fetch_attr(&call, node)?;
+        Ok(convert::attr_out(&attr, lifetime))
     }
 
     fn setattr(&self, rq: &Request<'_>, node: u64, arg: &SetattrIn) -> Reply<AttrOut> {
@@ -535,8 +567,8 @@ impl Filesystem for Server {
         let call = self.context(rq);
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.noop_setattr(rq, node, &*vnode, arg)? {
-            let attr = self.check_attr(&call.cx(0), (node, &*vnode), attr)?;
-            return Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)));
+            let (attr, lifetime) = self.check_attr(&call, (node, &*vnode), attr)?;
+            return Ok(convert::attr_out(&attr, lifetime));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
         let cx = call.cx(0);
@@ -554,8 +586,8 @@ impl Filesystem for Server {
 
     fn statx(&self, rq: &Request<'_>, node: u64, _arg: &StatxIn) -> Reply<StatxOut> {
         let call = self.context(rq);
-        let attr = self.fetch_attr(&call, node)?;
-        Ok(convert::statx_out(&attr, self.attr_lifetime(&call, node)))
+        let (attr, lifetime) = self.fetch_attr(&call, node)?;
+        Ok(convert::statx_out(&attr, lifetime))
     }
 
     fn readlink(&self, rq: &Request<'_>, node: u64, out: &mut [u8]) -> Reply<usize> {

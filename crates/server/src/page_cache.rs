@@ -15,6 +15,13 @@
 //! * An open compares too, even if the file is open already: the previous RELEASE may still be in
 //!   progress. The open returns once stale pages are dropped ([`crate::files`]), and so does every
 //!   other open of the file. So meanwhile no reader uses the pages and no WRITE is in progress.
+//! * Of a file that has grown, the last page has zeros after the former end. Until that page is
+//!   dropped, replies to GETATTR and LOOKUP have the size of the state that the pages hold, and no
+//!   lifetime: with a larger size, the kernel would show these zeros. When it gets another size, it
+//!   also clears what its pages hold beyond that. The notification repairs this, if the reply
+//!   arrives first; a reply that arrives later is ignored. But while the notification is being
+//!   sent, a page may have been read again already, and a new request is not ignored. So the
+//!   server makes the kernel ignore that reply too.
 //! * While the file is open for writing, a WRITE may be in progress that has not reached the
 //!   server. Pages dropped now may be read again before it arrives, and would keep the old data. So
 //!   they are dropped once the file is no longer open for writing, or after a period without writes
@@ -74,6 +81,10 @@ struct FileState {
     changed: Option<Instant>,
     /// The pages are out of date, but kept because the file is open for writing.
     stale: bool,
+    /// A notification that drops the pages was queued. It may have been sent since.
+    dropping: bool,
+    /// While the pages are stale or being dropped: size of the state that they hold.
+    held_size: u64,
     /// Pages were dropped although the file was open for writing.
     dropped_while_open: bool,
     /// All pages were read since the stamp's state appeared. Not so after a change through the
@@ -87,8 +98,18 @@ impl FileState {
     fn of(attr: &Attr) -> Self {
         let (stamp, trust) = (Stamp::of(attr), Trust::Known);
         // The open that begins the tracking drops all pages.
-        let (stale, dropped_while_open, all_reread, deferred) = (false, false, true, false);
-        Self { stamp, trust, busy: 0, changed: None, stale, dropped_while_open, all_reread, deferred }
+        Self {
+            stamp,
+            trust,
+            busy: 0,
+            changed: None,
+            stale: false,
+            dropping: false,
+            held_size: attr.size,
+            dropped_while_open: false,
+            all_reread: true,
+            deferred: false,
+        }
     }
 
     /// Records that the pages are dropped, and that those read next have these attributes.
@@ -120,14 +141,54 @@ impl FileState {
         self.is_comparable() && !self.stale && is_same
     }
 
+    /// Whether `attr` shows a larger file although it has the stamp's ctime, because timestamps are
+    /// coarse. It may also have been read before a truncation through the mount.
+    fn has_grown_in_a_tick(&self, attr: &Attr) -> bool {
+        self.is_comparable() && attr.ctime == self.stamp.ctime && attr.size > self.stamp.size
+    }
+
     /// Records an out-of-band change, and returns whether the pages have to be dropped.
-    fn check_stale(&mut self, attr: &Attr) -> bool {
+    fn check_stale(&mut self, (node, attr): (u64, &Attr), notifier: &NotificationQueue) -> bool {
         if self.is_stale_at(attr) {
+            self.mark_stale(node, notifier);
             // Pages read after the stale ones are dropped hold this state or a later one.
             self.stamp = Stamp::of(attr);
-            self.stale = true;
         }
         self.stale
+    }
+
+    /// Records that the pages are out of date. To be called before the stamp is replaced.
+    fn mark_stale(&mut self, node: u64, notifier: &NotificationQueue) {
+        if !self.stale && !self.is_dropping(node, notifier) {
+            self.held_size = self.stamp.size;
+        }
+        self.stale = true;
+    }
+
+    /// Whether a notification that drops the pages is queued or being sent.
+    fn is_dropping(&mut self, node: u64, notifier: &NotificationQueue) -> bool {
+        self.dropping = self.dropping && notifier.drops_pages(node);
+        self.dropping
+    }
+
+    /// Returns the size to send to the kernel with these attributes, if it must not get their own
+    /// until the pages are dropped. It is never less than the size of what a mapping may have
+    /// changed: no program has the file open for writing.
+    fn size_while_dropping(
+        &mut self,
+        (node, attr): (u64, &Attr),
+        written: bool,
+        notifier: &NotificationQueue,
+    ) -> Option<HeldSize> {
+        if written || self.busy > 0 || !self.is_dropping(node, notifier) {
+            return None;
+        }
+        if attr.ctime >= self.stamp.ctime {
+            // The kernel clears the rest of the page if the file has become shorter.
+            self.held_size = self.held_size.min(attr.size);
+        }
+        let held = HeldSize { size: self.held_size, is_dropping: !notifier.will_drop_pages(node) };
+        (self.held_size < attr.size).then_some(held)
     }
 
     /// Whether pages may be dropped while the file is open for writing.
@@ -140,12 +201,13 @@ impl FileState {
         if self.is_valid_at(attr) {
             return PageState::Valid;
         }
-        match (self.check_stale(attr), written) {
+        match (self.check_stale((node, attr), notifier), written) {
             // The difference may result from a change through the mount.
             (false, true) => return PageState::Valid,
             (true, true) if !self.is_idle() => return PageState::BeingWritten,
             _ => {}
         }
+        self.mark_stale(node, notifier);
         // The caller's lock covers both: an open that finds the new stamp must find the queued
         // notification too.
         self.adopt(attr);
@@ -153,14 +215,15 @@ impl FileState {
     }
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
-    /// change. Adopts them if the stamp is lost. Returns whether pages have to be dropped.
-    fn note_sent_attributes(&mut self, attr: &Attr) -> bool {
+    /// change. Adopts them if the stamp is lost. Returns whether pages have to be dropped, or are
+    /// being dropped.
+    fn note_sent_attributes(&mut self, (node, attr): (u64, &Attr), notifier: &NotificationQueue) -> bool {
         if self.busy == 0 && self.trust == Trust::Lost {
             self.stamp = Stamp::of(attr);
             self.trust = Trust::Known;
             self.all_reread = false;
         }
-        self.check_stale(attr)
+        self.check_stale((node, attr), notifier) || self.has_grown_in_a_tick(attr) || self.is_dropping(node, notifier)
     }
 
     /// Queues a notification that drops all pages of the file. Returns false if the kernel cannot
@@ -168,17 +231,18 @@ impl FileState {
     fn drop_pages(&mut self, node: u64, written: bool, notifier: &Arc<NotificationQueue>) -> bool {
         tracing::debug!(node, "out-of-band change of a file: dropping its pages");
         self.dropped_while_open = written;
-        notifier.enqueue(Notification::pages(node))
+        self.dropping = notifier.enqueue(Notification::pages(node));
+        self.dropping
     }
 
     /// See [`PageCache::reported`].
-    fn reported(&mut self, attr: &Attr) -> Reported {
+    fn reported(&mut self, (node, attr): (u64, &Attr), notifier: &NotificationQueue) -> Reported {
         if self.all_reread && self.is_valid_at(attr) {
             // An earlier ctime: the attributes were read before a change that is recorded.
             return if attr.ctime <= self.stamp.ctime { Reported::Known } else { Reported::Attributes };
         }
-        self.check_stale(attr);
-        self.stale = true;
+        self.check_stale((node, attr), notifier);
+        self.mark_stale(node, notifier);
         if self.is_idle() {
             self.adopt(attr);
             return Reported::Pages;
@@ -209,6 +273,10 @@ impl FileState {
         // This change may have been in progress when pages were dropped, and old data may have been
         // read again before it arrived.
         self.stale |= std::mem::take(&mut self.dropped_while_open);
+        if let Some(attr) = attr {
+            // The kernel has this size now, or a smaller one.
+            self.held_size = attr.size;
+        }
         match attr.map(Stamp::of) {
             None => self.trust = Trust::Lost,
             // Keep a later stamp: concurrent changes may end in another order than their attributes
@@ -233,6 +301,16 @@ pub(crate) enum PageState {
     Dropping,
     /// The pages are stale, but kept for now because the file is being written.
     BeingWritten,
+}
+
+/// Size of the state that a file's pages hold, to be sent instead of the file's own: see the top of
+/// this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldSize {
+    pub(crate) size: u64,
+    /// The notification is being sent. The kernel may have dropped the pages and read new ones
+    /// already.
+    pub(crate) is_dropping: bool,
 }
 
 /// What a report of an out-of-band change of a file's data invalidates.
@@ -328,19 +406,33 @@ impl PageCache {
     }
 
     /// Compares attributes that are about to be sent to the kernel, and records an out-of-band
-    /// change. Returns whether pages have to be dropped: see [`Self::drop_if_stale`].
-    pub(crate) fn note_sent_attributes(&self, node: u64, attr: &Attr) -> bool {
-        self.any() && self.shard(node).get_mut(&node).is_some_and(|known| known.note_sent_attributes(attr))
+    /// change. Returns whether pages have to be dropped, or are being dropped: see
+    /// [`Self::drop_if_stale`].
+    pub(crate) fn note_sent_attributes(&self, node: u64, attr: &Attr, notifier: &NotificationQueue) -> bool {
+        let note = |known: &mut FileState| known.note_sent_attributes((node, attr), notifier);
+        self.any() && self.shard(node).get_mut(&node).is_some_and(note)
     }
 
     /// Drops the pages of a file that was changed out of band, unless it is being written.
-    /// `written`: the file is open for writing.
-    pub(crate) fn drop_if_stale(&self, node: u64, attr: &Attr, written: bool, notifier: &Arc<NotificationQueue>) {
+    /// `written`: the file is open for writing. Returns the size to send with the attributes, if
+    /// pages are being dropped and nobody writes.
+    pub(crate) fn drop_if_stale(
+        &self,
+        node: u64,
+        attr: &Attr,
+        written: bool,
+        notifier: &Arc<NotificationQueue>,
+    ) -> Option<HeldSize> {
         let mut shard = self.shard(node);
-        if let Some(known) = shard.get_mut(&node).filter(|known| known.stale && (!written || known.is_idle())) {
+        let known = shard.get_mut(&node)?;
+        if !written && known.has_grown_in_a_tick(attr) {
+            known.mark_stale(node, notifier);
+        }
+        if known.stale && (!written || known.is_idle()) {
             known.adopt(attr);
             known.drop_pages(node, written, notifier);
         }
+        known.size_while_dropping((node, attr), written, notifier)
     }
 
     /// Records that a file was changed out of band and has the attributes `attr` since, and sends
@@ -356,7 +448,7 @@ impl PageCache {
             notifier.enqueue(Notification::pages(node));
             return;
         };
-        match known.reported(attr) {
+        match known.reported((node, attr), notifier) {
             Reported::Known => {}
             Reported::Attributes => drop(notifier.enqueue(Notification::Attributes(node))),
             Reported::Later => notifier.defer(Notification::StalePages(node)),
@@ -429,7 +521,7 @@ mod tests {
 
         /// Sends attributes of node 7 to the kernel.
         fn note_sent_attributes(&self, attr: &Attr) -> bool {
-            let is_stale = self.pages.note_sent_attributes(7, attr);
+            let is_stale = self.pages.note_sent_attributes(7, attr, &self.notifier);
             self.pages.drop_if_stale(7, attr, false, &self.notifier);
             is_stale
         }
@@ -439,7 +531,7 @@ mod tests {
     fn reported(test: &TestPages, attr: &Attr) -> Reported {
         let mut shard = test.pages.shard(7);
         let known = shard.get_mut(&7).unwrap();
-        let reported = known.reported(attr);
+        let reported = known.reported((7, attr), &test.notifier);
         known.deferred = false;
         reported
     }
@@ -503,38 +595,81 @@ mod tests {
         test.pages.end(&change, Some(&attr(5, 5, 10)));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), true), PageState::BeingWritten, "the drop is still due");
         test.pages.drop_if_stale(7, &attr(5, 5, 10), true, &test.notifier);
-        assert!(test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(5, 5, 10), &test.notifier));
         test.pages.last_writer_closed(7, &test.notifier);
-        assert!(!test.pages.note_sent_attributes(7, &attr(5, 5, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(5, 5, 10), &test.notifier));
         assert_eq!(test.opened(Some(attr(5, 5, 10)), false), PageState::Valid);
     }
 
     #[test]
     fn pages_dropped_at_the_last_writers_close_are_not_dropped_again() {
-        let mut file = FileState::of(&attr(1, 1, 10));
+        let (mut file, notifier) = (FileState::of(&attr(1, 1, 10)), TestPages::new().notifier);
         file.begin();
         file.end(Some(&attr(2, 2, 10)));
-        assert!(file.check_stale(&attr(3, 3, 10)));
+        assert!(file.check_stale((7, &attr(3, 3, 10)), &notifier));
         assert!(!file.is_valid_at(&attr(3, 3, 10)), "not dropped yet");
         assert!(file.last_writer_closed());
         assert!(file.is_valid_at(&attr(3, 3, 10)) && !file.last_writer_closed());
-        assert!(file.check_stale(&attr(4, 4, 10)), "changed again");
+        assert!(file.check_stale((7, &attr(4, 4, 10)), &notifier), "changed again");
     }
 
     #[test]
     fn pages_are_dropped_while_an_open_writer_is_idle() {
         let test = TestPages::new();
         test.opened(Some(attr(1, 1, 10)), true);
-        assert!(test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(2, 2, 10), &test.notifier));
         test.pages.drop_if_stale(7, &attr(2, 2, 10), true, &test.notifier);
-        assert!(!test.pages.note_sent_attributes(7, &attr(2, 2, 10)));
+        assert!(!test.pages.note_sent_attributes(7, &attr(2, 2, 10), &test.notifier));
         // This write may have been in progress meanwhile.
         let change = test.pages.begin(7);
         test.pages.end(&change, Some(&attr(3, 3, 10)));
-        assert!(test.pages.note_sent_attributes(7, &attr(3, 3, 10)));
+        assert!(test.pages.note_sent_attributes(7, &attr(3, 3, 10), &test.notifier));
         assert_eq!(test.opened(Some(attr(3, 3, 10)), true), PageState::BeingWritten);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Unknown);
         assert_eq!(test.opened(Some(attr(3, 3, 10)), false), PageState::Valid);
+    }
+
+    #[test]
+    fn the_size_of_a_file_that_has_grown_is_held_until_its_pages_are_dropped() {
+        let test = TestPages::new();
+        let size = |written, attr: Attr| {
+            test.pages.note_sent_attributes(7, &attr, &test.notifier);
+            test.pages.drop_if_stale(7, &attr, written, &test.notifier)
+        };
+        let drop = |is_queued, is_sending| {
+            test.pages.shard(7).get_mut(&7).unwrap().dropping = true;
+            test.notifier.pretend_to_drop_pages(7, is_queued, is_sending);
+        };
+        // Without a kernel, nothing is queued.
+        let size_while_queued = |attr| {
+            assert_eq!(size(false, attr), None);
+            drop(true, false);
+            size(false, attr)
+        };
+        let held = |size, is_dropping| Some(HeldSize { size, is_dropping });
+        test.opened(Some(attr(1, 1, 10)), false);
+        assert_eq!(size_while_queued(attr(2, 2, 20)), held(10, false));
+        assert_eq!(size(true, attr(2, 2, 20)), None, "a writer's own");
+        drop(false, true);
+        assert_eq!(size(false, attr(2, 2, 20)), held(10, true));
+        drop(false, false);
+        assert_eq!(size(false, attr(2, 2, 20)), None);
+        assert_eq!(size_while_queued(attr(3, 3, 30)), held(20, false));
+        assert_eq!(size_while_queued(attr(4, 4, 15)), None, "shorter");
+        assert_eq!(size_while_queued(attr(5, 5, 40)), held(15, false), "the kernel has cleared the rest");
+        let change = test.pages.begin(7);
+        assert_eq!(size(false, attr(5, 5, 40)), None);
+        test.pages.end(&change, Some(&attr(6, 6, 50)));
+        assert_eq!(size(false, attr(6, 6, 50)), None);
+    }
+
+    #[test]
+    fn a_file_that_grows_within_a_clock_tick_is_noticed() {
+        let test = TestPages::new();
+        test.opened(Some(attr(1, 1, 10)), false);
+        assert!(test.note_sent_attributes(&attr(1, 1, 11)));
+        assert!(!test.note_sent_attributes(&attr(1, 1, 11)), "reported once");
+        assert!(!test.note_sent_attributes(&attr(1, 1, 10)), "it may be a late reply");
     }
 
     #[test]

@@ -29,6 +29,8 @@ on_both_transports!(
     changes_are_visible_within_a_second_without_reports,
     open_files_are_never_other_files,
     an_open_reads_all_of_a_file_that_grew,
+    a_reader_of_a_growing_file_sees_no_zeros,
+    attributes_of_a_growing_file_are_current,
     own_changes_cause_no_notifications,
     lost_events_invalidate_everything,
     a_branch_is_watched_while_it_is_one,
@@ -567,6 +569,76 @@ fn an_open_reads_all_of_a_file_that_grew(transport: Transport) {
             }
         }
     }
+}
+
+/// Calls `test` with mounts without passthrough, each with another way to notice changes below,
+/// and an empty file below.
+fn without_passthrough(transport: Transport, test: impl Fn(&str, &Mounted, &Path)) {
+    let sandbox = Sandbox::new();
+    let [lower, rw] = ["lower", "rw"].map(|name| sandbox.dir(name));
+    for (number, options) in ["", ",watch=off", ",watch=off,cache=0"].into_iter().enumerate() {
+        let specs = [("null", Spec::wrap(&lower, transport)), ("union", Spec::union(&rw, &lower, transport))];
+        for (kind, spec) in specs {
+            let name = format!("{kind}{number}");
+            let mounted = Mounted::with_options(spec, &sandbox.path(&name), &format!("passthrough=off{options}"));
+            fs::write(lower.join(&name), "").unwrap();
+            test(&format!("{kind}{options}"), &mounted, &lower.join(&name));
+        }
+    }
+}
+
+/// The last page of a file has zeros after the end. The kernel must not show them when it learns
+/// that the file has grown. (With other programs that use the file at the same moment, it still
+/// can: it changes the size and the page in two steps.)
+fn a_reader_of_a_growing_file_sees_no_zeros(transport: Transport) {
+    without_passthrough(transport, |what, mounted, below| {
+        let path = mounted.path(below.file_name().unwrap());
+        let mut log = OpenOptions::new().append(true).open(below).unwrap();
+        let file = File::open(&path).unwrap();
+        let (mut read, mut written) = (Vec::new(), Vec::new());
+        let read_more = |read: &mut Vec<u8>, written: &[u8]| {
+            let mut data = [0; 4096];
+            let len = file.read_at(&mut data, read.len() as u64).unwrap();
+            read.extend(&data[..len]);
+            assert!(written.starts_with(read), "{what}: {:?}", String::from_utf8_lossy(&data[..len]));
+        };
+        for line in 0..if long() { 20_000 } else { 400 } {
+            let text = format!("line {line}\n");
+            log.write_all(text.as_bytes()).unwrap();
+            written.extend(text.into_bytes());
+            read_more(&mut read, &written);
+            if line % 8 == 0 {
+                assert!(fs::read(&path).unwrap() == written, "{what}, line {line}: a new open does not return all");
+            }
+        }
+        until(what, || {
+            read_more(&mut read, &written);
+            read == written
+        });
+    });
+}
+
+/// While a program has the file open, its attributes show a change below after a moment. A program
+/// that reads as much as they say gets all of it.
+fn attributes_of_a_growing_file_are_current(transport: Transport) {
+    without_passthrough(transport, |what, mounted, below| {
+        let path = mounted.path(below.file_name().unwrap());
+        let mut log = OpenOptions::new().append(true).open(below).unwrap();
+        let held = File::open(&path).unwrap();
+        for size in (1000..100_000).step_by(9000) {
+            log.write_all(&vec![b'x'; size - fs::metadata(below).unwrap().len() as usize]).unwrap();
+            until(what, || {
+                let len = fs::metadata(&path).unwrap().len() as usize;
+                let mut data = vec![0; len];
+                held.read_exact_at(&mut data, 0).unwrap();
+                assert!(!data.contains(&0), "{what}: zeros in the first {len} bytes");
+                len == size
+            });
+        }
+        // Shorter files too.
+        File::options().write(true).open(below).unwrap().set_len(10).unwrap();
+        until(what, || fs::metadata(&path).unwrap().len() == 10 && held.read_at(&mut [0; 100], 0).unwrap() == 10);
+    });
 }
 
 fn unionctl(union: &Mounted, words: &[&str]) {
