@@ -4,7 +4,7 @@
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
 use crate::lower;
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use clap::Args;
 use hostfs::{HostFs, HostOptions};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -197,6 +197,7 @@ const SHOWN: usize = 1000;
 
 impl Found {
     fn fail(&mut self, path: &Path, why: &str) {
+        progress::erase();
         let _ = writeln!(std::io::stderr(), "strata: {}: {why}", path.display());
         self.failures.push(json!({ "path": path.to_string_lossy(), "reason": why }));
     }
@@ -207,6 +208,7 @@ impl Found {
         self.repaired += report.repaired;
         self.left += report.left;
         self.reclaimed += report.reclaimed;
+        progress::erase();
         for damage in damages {
             if args.json {
                 self.damages.push(as_json(path, *damage, report, args.repair));

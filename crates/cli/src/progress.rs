@@ -1,5 +1,8 @@
 //! Progress line of long commands; shown only if stderr is a terminal.
+//!
+//! A terminal has one such line. Whatever else is printed must [`erase`] it first.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::Instant;
@@ -9,6 +12,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Run time before the remaining time is estimated; earlier estimates are unreliable.
 const MIN_SAMPLE: Duration = Duration::from_secs(2);
 const CLEAR: &str = "\r\x1b[K";
+
+/// Whether the terminal shows a progress line.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Erases the progress line, if there is one, before other output.
+pub fn erase() {
+    if DRAWN.swap(false, Ordering::Relaxed) {
+        let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
+    }
+}
+
+/// Shows a progress line in place of the previous one.
+fn draw(line: &str) {
+    DRAWN.store(true, Ordering::Relaxed);
+    let _ = write!(stderr(), "{CLEAR}{line}").and_then(|()| stderr().flush());
+}
 
 /// The progress line of a command with `total` items. It is erased on drop.
 #[derive(Debug)]
@@ -34,13 +53,6 @@ impl Progress {
         self.show(done);
     }
 
-    /// Erases the line, before other output.
-    pub fn clear(&mut self) {
-        if self.drawn.take().is_some() {
-            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
-        }
-    }
-
     /// Reports that `done` items are finished.
     pub fn show(&mut self, done: u64) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
@@ -48,16 +60,13 @@ impl Progress {
         }
         let first = *self.first.get_or_insert(done);
         self.drawn = Some(Instant::now());
-        let line = line(self.what, done, self.total, rest(done, first, self.total, self.began.elapsed()));
-        let _ = write!(stderr(), "{CLEAR}{line}").and_then(|()| stderr().flush());
+        draw(&line(self.what, done, self.total, rest(done, first, self.total, self.began.elapsed())));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.drawn.is_some() {
-            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
-        }
+        erase();
     }
 }
 
@@ -76,27 +85,19 @@ impl Tally {
         stderr().is_terminal().then_some(Self { what, drawn: None })
     }
 
-    /// Erases the line, before other output.
-    pub fn clear(&mut self) {
-        if self.drawn.take().is_some() {
-            let _ = write!(stderr(), "{CLEAR}").and_then(|()| stderr().flush());
-        }
-    }
-
     /// Reports the files and bytes so far.
     pub fn show(&mut self, files: u64, bytes: u64) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
             return;
         }
         self.drawn = Some(Instant::now());
-        let line = format!("{files} files {}, {}", self.what, amount(bytes));
-        let _ = write!(stderr(), "{CLEAR}{line}").and_then(|()| stderr().flush());
+        draw(&format!("{files} files {}, {}", self.what, amount(bytes)));
     }
 }
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        self.clear();
+        erase();
     }
 }
 

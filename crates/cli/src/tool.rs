@@ -1,6 +1,7 @@
 //! What the commands have in common: their entry points, and output.
 
 use crate::exit::{Exit, Failure};
+use crate::progress;
 use clap::Parser;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
@@ -37,6 +38,7 @@ pub(crate) fn run<C: Parser>(name: &str, args: &[OsString], execute: impl FnOnce
 /// # Errors
 /// The reason.
 pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    progress::erase();
     let mut out = std::io::stdout();
     match out.write_all(text.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -1,7 +1,7 @@
 //! Reports findings, asks the administrator about repairs, and counts.
 
 use crate::exit::{Failure, FsckExit};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::tool::print;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -68,9 +68,7 @@ impl Console {
 
     /// Prints a line.
     pub(super) fn line(&mut self, text: &str) {
-        if let Some(progress) = &mut self.progress {
-            progress.clear();
-        }
+        progress::erase();
         // The exit status reports the findings even if nobody reads them.
         let _ = writeln!(std::io::stdout(), "{text}");
     }
@@ -223,9 +221,7 @@ impl Inspector for Console {
         let text =
             format!("{}{}: not checked: {}", branch.display(), path.escape_ascii(), crate::host_dir::reason(errno));
         self.not_checked.push(json!({ "path": format!("{}{}", branch.display(), path.escape_ascii()), "reason": crate::host_dir::reason(errno) }));
-        if let Some(progress) = &mut self.progress {
-            progress.clear();
-        }
+        progress::erase();
         let _ = writeln!(std::io::stderr(), "fsck.unionfs: {text}");
     }
 

@@ -5,6 +5,7 @@ use super::messages::{Message, Messages};
 use super::namespaces::step;
 use super::standard;
 use crate::exit::{Failure, without_numbers};
+use crate::progress;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -110,6 +111,7 @@ pub(super) fn failure(code: u8, reason: String) -> Failure {
 
 /// Prints a warning.
 pub(super) fn warn(warning: &str) {
+    progress::erase();
     let _ = writeln!(std::io::stderr(), "strata run: {}", without_numbers(warning));
 }
 

@@ -732,6 +732,27 @@ fn json_names_blocks_and_bytes() {
 }
 
 #[test]
+fn progress_is_erased_before_the_result() {
+    let stage = Stage::new();
+    Stage::init(&["--plaintext-names"]).succeeds();
+    let stack = format!("cryptfs,key=mount,passfile=/mnt/pass / {DIR}");
+    outcome(Command::new(PROGRAM).args(["mount", &stack, AT])).succeeds();
+    for name in ["one", "two"] {
+        fs::write(Path::new(AT).join(name), vec![7; 100_000]).unwrap();
+    }
+    drop(Mounted);
+    fs::write(Path::new(DIR).join("three"), "not encrypted").unwrap();
+    let check = stage.sandbox.path("bin/cryptctl").display().to_string() + " fsck --passfile /mnt/pass " + DIR;
+    let out = outcome(Command::new("script").args(["-qec", &check, "/dev/null"])).out;
+    assert!(out.contains(" files checked, "), "{out:?}");
+    // Each result is at the beginning of a line, or after the progress was erased.
+    for result in ["/three (three): ", "/mnt/data/volume: "] {
+        let (before, _) = out.split_once(result).unwrap_or_else(|| panic!("{out:?}"));
+        assert!(before.is_empty() || before.ends_with(['\n', 'K']), "{out:?}");
+    }
+}
+
+#[test]
 fn wrong_arguments_have_their_exit_status() {
     let _stage = Stage::new();
     assert_eq!(cryptctl(&["fsck", "--none"]).code, 16);

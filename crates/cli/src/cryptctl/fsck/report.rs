@@ -1,7 +1,7 @@
 //! What was found, as text and JSON.
 
 use crate::exit::FsckExit;
-use crate::progress::{Tally, amount};
+use crate::progress::{self, Tally, amount};
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -134,9 +134,7 @@ impl Report {
             self.findings.push(as_json(kind, place, text, blocks));
             return;
         }
-        if let Some(tally) = &mut self.tally {
-            tally.clear();
-        }
+        progress::erase();
         let blocks = blocks.map(|blocks| format!("{}: ", range(blocks))).unwrap_or_default();
         let note = if kind == Kind::Note { "note: " } else { "" };
         let (plain, lower) = (printable(&place.plain), printable(&place.lower));
