@@ -2,21 +2,23 @@
 
 use crate::change_list::shown;
 use crate::exit::Failure;
+use crate::progress::Transfer;
 use changes::oci::LayerError;
 use core::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Read, Write};
 
-/// Passes bytes on, and computes their digest.
+/// Passes bytes on, computes their digest, and shows how many there were.
 #[derive(Debug)]
 pub(crate) struct Digesting<S> {
     stream: S,
     digest: Sha256,
+    progress: Option<Transfer>,
 }
 
 impl<S> Digesting<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        Self { stream, digest: Sha256::new() }
+    pub(crate) fn new(stream: S, progress: Option<Transfer>) -> Self {
+        Self { stream, digest: Sha256::new(), progress }
     }
 
     /// Returns the digest as OCI images write it: `sha256:` and 64 hexadecimal digits.
@@ -27,12 +29,19 @@ impl<S> Digesting<S> {
         }
         text
     }
+
+    fn passed(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+        if let Some(progress) = &mut self.progress {
+            progress.add(bytes.len());
+        }
+    }
 }
 
 impl<S: Write> Write for Digesting<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.stream.write(bytes)?;
-        self.digest.update(bytes.get(..written).unwrap_or_default());
+        self.passed(bytes.get(..written).unwrap_or_default());
         Ok(written)
     }
 
@@ -44,7 +53,7 @@ impl<S: Write> Write for Digesting<S> {
 impl<S: Read> Read for Digesting<S> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.stream.read(out)?;
-        self.digest.update(out.get(..read).unwrap_or_default());
+        self.passed(out.get(..read).unwrap_or_default());
         Ok(read)
     }
 }

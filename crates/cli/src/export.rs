@@ -4,6 +4,7 @@ use crate::archive::{Digesting, failure, reason};
 use crate::change_list::shown;
 use crate::exit::Failure;
 use crate::offline::{self, Access};
+use crate::progress::Transfer;
 use crate::tool::print;
 use changes::oci::{Exported, export};
 use clap::Args;
@@ -101,7 +102,8 @@ fn to_file(layer: &dyn vnode::Layer, path: &Path, branch: &str) -> Result<(Expor
 }
 
 fn write(layer: &dyn vnode::Layer, file: &File, shown: &str, branch: &str) -> Result<(Exported, String), Failure> {
-    let mut out = BufWriter::with_capacity(1 << 18, Digesting::new(file));
+    let digesting = Digesting::new(file, Transfer::on_terminal("written", None));
+    let mut out = BufWriter::with_capacity(1 << 18, digesting);
     let done = export(layer, &mut out).map_err(|error| failure(error, shown, branch))?;
     let out = out.into_inner().map_err(|error| failure(error.into_error().into(), shown, branch))?;
     Ok((done, out.digest()))

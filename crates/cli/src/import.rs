@@ -3,11 +3,12 @@
 use crate::archive::{Digesting, failure, reason};
 use crate::exit::Failure;
 use crate::offline::{self, Access};
+use crate::progress::Transfer;
 use crate::tool::print;
 use changes::oci::{ImportOptions, LayerError, import};
 use clap::Args;
 use serde_json::json;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -46,16 +47,17 @@ pub struct ImportArgs {
 /// Names the archive or path and the reason.
 pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let (name, dir) = (args.file.display().to_string(), args.dir.display().to_string());
-    let (name, stream): (_, Box<dyn Read>) = if args.file == Path::new("-") {
-        ("standard input".to_owned(), Box::new(std::io::stdin().lock()))
+    let (name, size, stream): (_, _, Box<dyn Read>) = if args.file == Path::new("-") {
+        ("standard input".to_owned(), None, Box::new(std::io::stdin().lock()))
     } else {
         let file = File::open(&args.file);
         let file = file.map_err(|error| Failure::usage(format!("{name}: can't open it: {}", reason(&error))))?;
-        (name, Box::new(file))
+        let size = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+        (name, size, Box::new(file))
     };
     let branch = offline::open_one(&args.dir, Access::Write)?;
     let mut input = Checked {
-        stream: Some(Digesting::new(BufReader::with_capacity(1 << 18, stream))),
+        stream: Some(Digesting::new(BufReader::with_capacity(1 << 18, stream), Transfer::on_terminal("read", size))),
         wanted: args.diff_id.clone(),
         found: String::new(),
     };

@@ -101,6 +101,49 @@ impl Drop for Tally {
     }
 }
 
+/// The progress line of a command that reads or writes one archive: bytes so far, of the total if
+/// that is known. It is erased on drop.
+#[derive(Debug)]
+pub struct Transfer {
+    /// `written`
+    what: &'static str,
+    total: Option<u64>,
+    done: u64,
+    began: Instant,
+    drawn: Option<Instant>,
+}
+
+impl Transfer {
+    /// Returns a progress line, or `None` if stderr is not a terminal.
+    #[must_use]
+    pub fn on_terminal(what: &'static str, total: Option<u64>) -> Option<Self> {
+        stderr().is_terminal().then(|| Self { what, total, done: 0, began: Instant::now(), drawn: None })
+    }
+
+    /// Reports that so many further bytes were transferred.
+    pub fn add(&mut self, bytes: usize) {
+        self.done += bytes as u64;
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        draw(&self.line(self.began.elapsed()));
+    }
+
+    fn line(&self, elapsed: Duration) -> String {
+        let done = amount(self.done);
+        let Some(total) = self.total else { return format!("{done} {}", self.what) };
+        let end = end_of_line(self.done, total, rest(self.done, 0, total, elapsed));
+        format!("{done} of {} {}{end}", amount(total), self.what)
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        erase();
+    }
+}
+
 /// Formats an amount of space.
 #[must_use]
 pub fn amount(bytes: u64) -> String {
@@ -119,18 +162,24 @@ pub fn amount(bytes: u64) -> String {
 /// Estimates the remaining time from the rate so far.
 fn rest(done: u64, first: u64, total: u64, elapsed: Duration) -> Option<Duration> {
     let here = done.checked_sub(first).filter(|here| *here > 0 && elapsed >= MIN_SAMPLE)?;
-    let left = u32::try_from(total.saturating_sub(done)).ok()?;
-    elapsed.checked_mul(left)?.checked_div(u32::try_from(here).ok()?)
+    let left = u128::from(total.saturating_sub(done));
+    let nanos = elapsed.as_nanos().checked_mul(left)?.checked_div(u128::from(here))?;
+    u64::try_from(nanos).ok().map(Duration::from_nanos)
 }
 
 fn line(what: &str, done: u64, total: u64, rest: Option<Duration>) -> String {
     let done = done.min(total);
-    let percent = (done * 100).checked_div(total).unwrap_or(100);
+    format!("{done} of {total} {what}{}", end_of_line(done, total, rest))
+}
+
+/// Returns the share of the total and the remaining time, for the end of a line.
+fn end_of_line(done: u64, total: u64, rest: Option<Duration>) -> String {
+    let percent = (u128::from(done.min(total)) * 100).checked_div(u128::from(total)).unwrap_or(100);
     let rest = rest.map_or_else(String::new, |rest| match rest.as_secs() {
         seconds @ 0..100 => format!(", {seconds} s left"),
         seconds => format!(", {} min left", seconds.div_ceil(60)),
     });
-    format!("{done} of {total} {what} ({percent} %){rest}")
+    format!(" ({percent} %){rest}")
 }
 
 #[cfg(test)]
@@ -149,6 +198,18 @@ mod tests {
         ] {
             assert_eq!(amount(bytes), text);
         }
+    }
+
+    #[test]
+    fn lines_of_archives_show_bytes() {
+        let transfer = |done, total| Transfer { what: "read", total, done, began: Instant::now(), drawn: None };
+        let (all, quarter) = (12 << 30, 3 << 30);
+        let line = transfer(quarter, Some(all)).line(Duration::from_secs(20));
+        assert_eq!(line, "3.0 GiB of 12.0 GiB read (25 %), 60 s left");
+        assert_eq!(transfer(512, None).line(Duration::ZERO), "512 bytes read");
+        // A file that grows, and an empty one.
+        assert_eq!(transfer(7, Some(5)).line(Duration::ZERO), "7 bytes of 5 bytes read (100 %)");
+        assert_eq!(transfer(0, Some(0)).line(Duration::ZERO), "0 bytes of 0 bytes read (100 %)");
     }
 
     #[test]

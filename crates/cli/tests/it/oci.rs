@@ -40,6 +40,17 @@ impl Bed {
 }
 
 #[test]
+fn progress_is_shown_on_a_terminal_only() {
+    let bed = Bed::new();
+    bed.ok("mkdir b c d; head -c 3M /dev/zero >b/f");
+    let shown = bed.ok("script -qec \"$S export b -o one.tar\" /dev/null");
+    assert!(shown.contains("iB written\r\u{1b}[K"), "{shown:?}");
+    let shown = bed.ok("script -qec \"$S import one.tar c\" /dev/null");
+    assert!(shown.contains(" of 3.0 MiB read (") && shown.ends_with("\r\u{1b}[K"), "{shown:?}");
+    assert_eq!(bed.ok("$S export b -o two.tar 2>&1 | cat; $S import two.tar d 2>&1 | cat"), "");
+}
+
+#[test]
 fn an_archive_depends_only_on_the_contents() {
     let bed = Bed::new();
     bed.ok("mkdir -p b/dir/sub b/empty c tmpfs
