@@ -562,7 +562,12 @@ mod tests {
         for seconds in ["", "-1", "x", "nan", "1e400"] {
             assert!(reason(&format!("dirs=/a,cache={seconds}")).contains("seconds"), "{seconds}");
         }
-        for (size, wrong) in [("", "4096, 4k or 1M"), ("-1", "4096, 4k or 1M"), ("16385k", "16385k is more than 16M")] {
+        for (size, wrong) in [
+            ("", "4096, 4k or 1M"),
+            ("-1", "4096, 4k or 1M"),
+            ("16385k", "16385k is more than 16M"),
+            ("1G", "1G is more than 16M"),
+        ] {
             assert!(reason(&format!("dirs=/a,readahead={size}")).contains(wrong), "{size}");
         }
         assert_eq!(union("readahead=0").readahead, Some(0));

@@ -22,20 +22,13 @@ pub fn number(value: &[u8]) -> Result<u32, String> {
         .ok_or_else(|| format!("{:?} is not a number from 0 to 4294967294", String::from_utf8_lossy(value)))
 }
 
-/// Parses a number of bytes: `4096`, `4k`, `1M` (KiB and MiB).
+/// Parses a number of bytes: `4096`, `4k`, `1M` (KiB, MiB, GiB and TiB).
 ///
 /// # Errors
 /// The value is not a size, or is too large for this machine.
 pub fn size(value: &[u8]) -> Result<usize, String> {
-    let bytes = || {
-        let (digits, shift) = match value {
-            [digits @ .., b'k' | b'K'] => (digits, 10),
-            [digits @ .., b'm' | b'M'] => (digits, 20),
-            digits => (digits, 0),
-        };
-        core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(1 << shift)
-    };
-    bytes().ok_or_else(|| "not a size; write it as 4096, 4k or 1M".to_owned())
+    let bytes = bytes(value).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or_else(|| "not a size; write it as 4096, 4k or 1M".to_owned())
 }
 
 /// Parses an amount of disk space in bytes: `4096`, `500M`, `4G` (KiB, MiB, GiB and TiB).
@@ -43,18 +36,20 @@ pub fn size(value: &[u8]) -> Result<usize, String> {
 /// # Errors
 /// The value is not an amount.
 pub fn space(value: &[u8]) -> Result<u64, String> {
-    let bytes = || {
-        let (digits, shift) = match value {
-            [digits @ .., b'k' | b'K'] => (digits, 10),
-            [digits @ .., b'm' | b'M'] => (digits, 20),
-            [digits @ .., b'g' | b'G'] => (digits, 30),
-            [digits @ .., b't' | b'T'] => (digits, 40),
-            digits => (digits, 0),
-        };
-        let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
-        digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    bytes(value).ok_or_else(|| "not an amount of space; write it as 500M or 4G".to_owned())
+}
+
+/// Returns a number with an optional unit.
+fn bytes(value: &[u8]) -> Option<u64> {
+    let (digits, shift) = match value {
+        [digits @ .., b'k' | b'K'] => (digits, 10),
+        [digits @ .., b'm' | b'M'] => (digits, 20),
+        [digits @ .., b'g' | b'G'] => (digits, 30),
+        [digits @ .., b't' | b'T'] => (digits, 40),
+        digits => (digits, 0),
     };
-    bytes().ok_or_else(|| "not an amount of space; write it as 500M or 4G".to_owned())
+    let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?;
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Parses permission bits in octal, including set-user-ID, set-group-ID and sticky.
@@ -116,7 +111,8 @@ mod tests {
             permissions(b"888").unwrap_err().contains("octal") && permissions(b"10000").unwrap_err().contains("7777")
         );
         assert_eq!((size(b"4096"), size(b"512k"), size(b"1M")), (Ok(4096), Ok(512 << 10), Ok(1 << 20)));
-        for bad in ["", "k", "1g", "-1", "\u{e4}", "18446744073709551615k"] {
+        assert_eq!((size(b"1g"), size(b"2T")), (Ok(1 << 30), Ok(2 << 40)));
+        for bad in ["", "k", "1P", "1GB", "-1", "+1", "\u{e4}", "18446744073709551615k"] {
             assert!(size(bad.as_bytes()).unwrap_err().contains("4096, 4k or 1M"), "{bad}");
         }
         assert_eq!(seconds(b"0.25"), Ok(Duration::from_millis(250)));
