@@ -8,7 +8,7 @@ use core::time::Duration;
 use fuse::Transport;
 use hostfs::Watch;
 use rustix::mount::MountFlags;
-use stack::suggest::nearest;
+use stack::suggest::{elsewhere, nearest};
 use stack::value::{one_of, seconds, size};
 use stack::{Branches, Given, LayerType, OptionSpec, Text, name_and_value};
 use std::ffi::OsString;
@@ -424,11 +424,11 @@ fn wrong_value(name: &str, wrong: &str) -> Failure {
 }
 
 fn unknown(name: &str, kind: Type) -> Failure {
-    let own = kind.own().iter().map(|spec| spec.name);
-    let general = TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| spec.name);
+    let own = || kind.own().iter().map(|spec| spec.name);
+    let general = || TABLE.iter().filter(|spec| spec.is_shown()).map(|spec| spec.name);
     let flags = ["ro", "rw", "nosuid", "nodev", "noexec", "noatime"];
-    let near = nearest(name, own.chain(general).chain(flags));
-    let remedy = near.map_or_else(|| "see --help".to_owned(), |near| format!("did you mean {near}?"));
+    let near = nearest(name, own().chain(general()).chain(flags)).map(|near| format!("did you mean {near}?"));
+    let remedy = near.or_else(|| elsewhere(name, own().chain(general()))).unwrap_or_else(|| "see --help".to_owned());
     Failure::usage(format!("unknown option {name}: {remedy} (-s ignores unknown options)"))
 }
 
@@ -580,6 +580,10 @@ mod tests {
         assert_eq!(reason("dirs=/a,bogus=1"), "unknown option bogus: see --help (-s ignores unknown options)");
         assert!(reason("dirs=/a,bogus").contains("bogus"));
         assert!(reason("dir=/a").contains("did you mean dirs?"));
+        assert!(reason("lowerdir=/a:/b,upperdir=/c,workdir=/d").starts_with(
+            "unknown option lowerdir: an option of overlayfs: list all directories in dirs=, the writable one first"
+        ));
+        assert!(reason("dirs=/a,attr_timeout=1").contains("an option of libfuse: use cache="));
         assert!(reason("dirs=/a,nosiud").contains("did you mean nosuid?"));
         assert!(reason("dirs=/a,chache=1").contains("did you mean cache?"));
         let sloppy = parse(b"bogus,dirs=/a,other=2,ro", union_type(), true).unwrap();

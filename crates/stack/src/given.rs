@@ -1,7 +1,7 @@
 //! Options of a layer, parsed by its declaration.
 
 use crate::list::is_branch;
-use crate::suggest::nearest;
+use crate::suggest::{elsewhere, nearest};
 use crate::{Branches, LayerType, OptionSpec, Settings, Text};
 use core::fmt::Write as _;
 
@@ -65,11 +65,13 @@ impl Given {
             if let Some(spec) = declared.iter().find(|spec| spec.name == name) {
                 given.take(spec, value)?;
             } else if !given.continue_list(item, branches) {
-                let remedy = match nearest(&name, declared.iter().map(|spec| spec.name)) {
-                    Some(near) => format!("did you mean {near}?"),
+                let known = || declared.iter().map(|spec| spec.name);
+                let near = nearest(&name, known()).map(|near| format!("did you mean {near}?"));
+                let remedy = match near.or_else(|| elsewhere(&name, known())) {
+                    Some(remedy) => remedy,
                     None if declared.is_empty() => "there are no options".to_owned(),
                     None => {
-                        format!("options are {}", declared.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "))
+                        format!("options are {}", known().collect::<Vec<_>>().join(", "))
                     }
                 };
                 return Err(format!("unknown option {name}: {remedy}"));
