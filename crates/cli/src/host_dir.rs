@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub enum Role {
     /// A branch of a layer over branches.
     Branch,
+    /// A branch that a command names in its arguments, without `dirs=`.
+    Argument,
     /// The directory under the layer of `mount -t LAYER`.
     Lower,
     /// The directory at the bottom of a stack.
@@ -24,7 +26,7 @@ pub enum Role {
 impl Role {
     const fn name(self) -> &'static str {
         match self {
-            Self::Branch => "branch",
+            Self::Branch | Self::Argument => "branch",
             Self::Lower => "lower directory",
             Self::Bottom => "directory",
             Self::MountPoint => "mount point",
@@ -35,6 +37,7 @@ impl Role {
     const fn remedy_if_not_directory(self) -> &'static str {
         match self {
             Self::Branch => "a branch must be a directory: remove it from dirs=",
+            Self::Argument => "a branch must be a directory",
             Self::Lower => "the first argument must be the directory to mount",
             Self::Bottom => "the last part of the stack must be a directory",
             Self::MountPoint => "choose a directory as the mount point",
@@ -45,9 +48,18 @@ impl Role {
     const fn remedy_if_missing(self) -> &'static str {
         match self {
             Self::Branch => "create it, or remove it from dirs=",
+            Self::Argument => "create it, or name another one",
             Self::Lower => "the first argument must be the directory to mount",
             Self::Bottom => "the last part of the stack must be a directory",
             Self::MountPoint => "create it with mkdir",
+        }
+    }
+
+    /// Returns the remedy if this user has no access.
+    const fn remedy_if_denied(self) -> &'static str {
+        match self {
+            Self::Argument => "run the command as a user with access to it",
+            _ => "mount as a user with access to it",
         }
     }
 }
@@ -260,7 +272,7 @@ fn refusal(role: Role, path: &Path, errno: Errno) -> String {
         Errno::NOENT => format!("{what} {path}: no such directory; {}", role.remedy_if_missing()),
         Errno::NOTDIR => format!("{what} {path}: not a directory; {}", role.remedy_if_not_directory()),
         Errno::NOTCONN => format!("{what} {path}: the server of this mount has exited; unmount it first (umount -l)"),
-        Errno::ACCESS | Errno::PERM => format!("{what} {path}: {}; mount as a user with access to it", reason(errno)),
+        Errno::ACCESS | Errno::PERM => format!("{what} {path}: {}; {}", reason(errno), role.remedy_if_denied()),
         Errno::LOOP => format!("{what} {path}: {}; use the path of the directory itself", reason(errno)),
         _ => format!("{what} {path}: {}", reason(errno)),
     }
@@ -311,6 +323,10 @@ mod tests {
         assert!(message(&file).contains("not a directory; a branch must be a directory"));
         let point = HostDir::open(Role::MountPoint, &file).unwrap_err().reason;
         assert!(point.contains("not a directory; ") && !point.contains("mkdir"), "{point}");
+        let of_command = |path: &Path| HostDir::open(Role::Argument, path).unwrap_err().reason;
+        let (missing_one, wrong) = (of_command(&missing), of_command(&file));
+        assert!(missing_one.starts_with("branch ") && missing_one.ends_with("create it, or name another one"));
+        assert!(wrong.ends_with("a branch must be a directory"), "{wrong}");
         let link = scratch.join("loop");
         symlink("loop", &link).unwrap();
         assert!(message(&link).contains("symbolic link"), "{}", message(&link));

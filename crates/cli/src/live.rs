@@ -610,7 +610,7 @@ pub fn parse_list(kind: &'static LayerType, list: &[u8], catalog: &dyn Catalog) 
 pub fn name(kind: &'static LayerType, spec: &BranchSpec) -> Option<String> {
     let declared = kind.branches()?;
     let mode = spec.mode.or_else(|| declared.modes.first().copied())?;
-    let (role, branch) = (Role::Branch, BranchRules::default());
+    let (role, branch) = (Role::Argument, BranchRules::default());
     let context = TreeContext { role, in_words: true, read_only: false, branch, metered: false, caller_pid: None };
     let tree = Tree::branch(spec.lower.clone(), mode, declared, &context).ok()?;
     Some(escape(tree.name().as_os_str().as_bytes()))

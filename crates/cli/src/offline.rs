@@ -138,7 +138,7 @@ fn open_branch(lower: LowerSpec, access: Access) -> Result<Source, Failure> {
     let (Some(declared), Some(mode)) = (declared, mode) else {
         return Err(Failure::system("this program lacks unionfs".to_owned()));
     };
-    let (role, branch) = (Role::Branch, BranchRules::default());
+    let (role, branch) = (Role::Argument, BranchRules::default());
     let context = TreeContext { role, in_words: true, read_only: false, branch, metered: false, caller_pid: None };
     let tree = Tree::branch(lower, mode, declared, &context)?;
     tree.find()?;

@@ -159,7 +159,8 @@ impl Tree {
             claimed: mode.writes(),
             late: context.branch.late || matches!(declared.make, Make::Reopened(_)),
         };
-        let context = &TreeContext { role: Role::Branch, in_words: true, branch: rules, ..*context };
+        let role = if context.role == Role::Argument { Role::Argument } else { Role::Branch };
+        let context = &TreeContext { role, in_words: true, branch: rules, ..*context };
         let path = match lower {
             LowerSpec::Stack(stack) => return Self::of(*stack, context),
             LowerSpec::Directory(path) => path,

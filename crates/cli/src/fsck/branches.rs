@@ -115,7 +115,7 @@ fn plan(
 ) -> Result<Planned, Failure> {
     let mode = spec.mode.unwrap_or_else(|| (kind.unmarked)(index, mounted_ro));
     let context = TreeContext {
-        role: Role::Branch,
+        role: Role::Argument,
         in_words: true,
         read_only: false,
         branch: BranchRules::default(),

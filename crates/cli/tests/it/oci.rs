@@ -51,6 +51,16 @@ fn progress_is_shown_on_a_terminal_only() {
 }
 
 #[test]
+fn a_missing_branch_is_named_without_the_options_of_a_mount() {
+    let bed = Bed::new();
+    for command in ["export none", "import one.tar none", "diff --branches none:c", "fsck -n none"] {
+        let (code, out) = bed.script(&format!("mkdir -p c; : >one.tar; $S {command}"));
+        let wanted = "none: no such directory; create it, or name another one\n";
+        assert!(code != 0 && out.ends_with(wanted), "{command}: {out}");
+    }
+}
+
+#[test]
 fn an_archive_depends_only_on_the_contents() {
     let bed = Bed::new();
     bed.ok("mkdir -p b/dir/sub b/empty c tmpfs
