@@ -427,10 +427,18 @@ impl LayerNode {
     fn put_on(&self, lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, OpenFailure> {
         let made = self.spec.kind.over(lower, &self.settings);
         made.map_err(|wrong| {
-            let wrong = format!("{}: {wrong}", self.spec.kind.name);
-            let failure = Failure::usage(in_branch(&self.spec.at, &wrong));
-            OpenFailure { failure, errno: Errno::IO, is_directory: false }
+            let exit = if self.names_option(&wrong) { Exit::Usage } else { Exit::Mount };
+            let reason = in_branch(&self.spec.at, &format!("{}: {wrong}", self.spec.kind.name));
+            OpenFailure { failure: Failure { exit, reason }, errno: Errno::IO, is_directory: false }
         })
+    }
+
+    /// Whether the message of a layer is about one of its options: such messages begin with
+    /// `NAME=`, `NAME:` or `option NAME=`.
+    fn names_option(&self, wrong: &str) -> bool {
+        let wrong = wrong.strip_prefix("option ").unwrap_or(wrong);
+        let mut names = self.spec.kind.options.iter().map(|option| option.name);
+        names.any(|name| wrong.strip_prefix(name).is_some_and(|rest| rest.starts_with(['=', ':'])))
     }
 }
 

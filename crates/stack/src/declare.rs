@@ -44,7 +44,9 @@ pub enum Build {
     Branches(&'static Branches),
 }
 
-/// Builds a layer over the one below. The error is a sentence for the mounting user.
+/// Builds a layer over the one below. The error is a sentence for the mounting user. An error of an
+/// option begins with the option's name and `=`: the helper then exits with 1 (wrong options),
+/// otherwise with 32 (the mount failed).
 pub type BuildOver = dyn Fn(Arc<dyn Layer>, &Settings) -> Result<Arc<dyn Layer>, String> + Send + Sync;
 
 /// An option of a layer, as written in mount options.

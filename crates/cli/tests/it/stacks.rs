@@ -350,6 +350,8 @@ fn errors_in_a_branch_are_reported_in_one_line() {
             "part 1 of the stack in replica 2: branch 1: is rw, but its stack",
         ),
         ("unionfs,dirs=/mnt/a:[unionfs,delete=all]", 1, "in branch 2: unionfs: no directories given"),
+        ("unionfs,dirs=[cryptfs / /mnt/a]", 32, "part 1 of the stack in branch 1: cryptfs: not an encrypted volume"),
+        ("unionfs,dirs=[usenetfs,scheme=x / /mnt/a]", 1, "part 1 of the stack in branch 1: usenetfs: scheme=x: "),
         ("unionfs,dirs=[rot13 / /mnt/missing]", 32, "branch /mnt/missing: no such directory"),
         ("unionfs,dirs=[rot13 / /mnt/data]:/mnt/data/inner", 32, "/mnt/data/inner: is inside branch /mnt/data"),
         ("unionfs,dirs=/mnt/a:[unionfs,dirs=/mnt/b:/mnt/a]", 32, "is the same directory as branch /mnt/a"),
