@@ -54,28 +54,41 @@ pub fn name_of(path: &Path, which: &Which) -> Result<String, Failure> {
     plan.branches.get(at).map(|(name, _)| name.clone()).ok_or_else(|| channel::failure(path, LIST, Error::Garbled))
 }
 
+/// The branches after a change.
+#[derive(Debug)]
+pub struct Changed {
+    /// The new list.
+    pub list: List,
+    /// Whether the union had a writable branch before the change, and has none now.
+    pub ends_writes: bool,
+}
+
 /// Makes all of `edits`, in order, or none, and returns the new list. If the edits change nothing,
 /// returns the current list.
 ///
 /// # Errors
 /// Names the branch, the reason and the remedy; files that are in use with the processes that use
 /// them.
-pub fn apply(path: &Path, edits: &[Edit], in_use: WantedInUse) -> Result<List, Failure> {
+pub fn apply(path: &Path, edits: &[Edit], in_use: WantedInUse) -> Result<Changed, Failure> {
     for _ in 0..TRIES {
         let list = self::list(path)?;
         let kind = registry::find(&list.layer).ok_or_else(|| channel::failure(path, LIST, Error::Garbled))?;
         let branches = list.branches.iter().map(|branch| (branch.name.clone(), branch.mode.clone())).collect();
         let mut plan = Plan { kind, branches, changes: Vec::new(), removes: false, is_snapshot: false };
+        let was_writable = plan.is_writable();
         edits.iter().try_for_each(|edit| plan.edit(edit))?;
         if plan.changes.is_empty() {
-            return Ok(list);
+            return Ok(Changed { list, ends_writes: false });
         }
         let root = RootDir::own().map_err(|errno| Failure::system(format!("/: {}", reason(errno))))?;
         let wanted = Wanted { generation: list.generation, changes: std::mem::take(&mut plan.changes), in_use, root };
         let input = serde_json::to_vec(&wanted).map_err(|error| Failure::system(error.to_string()))?;
         let reply = channel::call(path, CHANGE, &input).map_err(|error| refusal(path, CHANGE, error))?;
         match serde_json::from_slice(&reply).map_err(|_| channel::failure(path, CHANGE, Error::Garbled))? {
-            Answer::Done(_) => return self::list(path),
+            Answer::Done(_) => {
+                let ends_writes = was_writable && !plan.is_snapshot && !plan.is_writable();
+                return Ok(Changed { list: self::list(path)?, ends_writes });
+            }
             // An index would mean another branch by now.
             Answer::Outdated if edits.iter().any(Edit::names_an_index) => break,
             Answer::Outdated => {}
@@ -227,6 +240,10 @@ impl Plan {
         declared.is_some_and(stack::BranchMode::writes)
     }
 
+    fn is_writable(&self) -> bool {
+        self.branches.iter().any(|(_, mode)| self.writes(mode))
+    }
+
     fn check_mode(&self, mode: &str) -> Result<(), Failure> {
         let modes = self.kind.branches().map(|branches| branches.modes).unwrap_or_default();
         if modes.iter().any(|known| known.name == mode) {
@@ -314,16 +331,24 @@ fn describe(point: &Path, file: &FileInUse, found: &HashMap<u64, Vec<User>>) -> 
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Returns a hint if the branches can be changed but the mount is read-only.
+/// Returns a hint if the branches can be changed but the mount is read-only, or if the change has
+/// removed the last writable branch.
 #[must_use]
-pub fn read_only_hint(path: &Path, list: &List) -> Option<String> {
-    let declared = registry::find(&list.layer).and_then(LayerType::branches)?;
+pub fn hint(path: &Path, changed: &Changed) -> Option<String> {
+    let declared = registry::find(&changed.list.layer).and_then(LayerType::branches)?;
     let writes = |branch: &Listed| declared.mode(branch.mode.as_bytes()).is_some_and(stack::BranchMode::writes);
     let flags = rustix::fs::statvfs(path).ok()?.f_flag;
-    let is_refused = flags.contains(rustix::fs::StatVfsMountFlags::RDONLY) && list.branches.iter().any(writes);
-    let point = users::mount_point(path);
-    is_refused
-        .then(|| format!("the mount is read-only; to permit changes, run mount -o remount,rw {}", point.display()))
+    let point = users::mount_point(path).display().to_string();
+    match flags.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        true if changed.list.branches.iter().any(writes) => {
+            Some(format!("the mount is read-only; to permit changes, run mount -o remount,rw {point}"))
+        }
+        false if changed.ends_writes => Some(format!(
+            "no branch is writable any more, so all changes are refused; to permit them, run \
+             unionctl {point} --add --mode rw DIR"
+        )),
+        _ => None,
+    }
 }
 
 /// Formats a list as a table.
@@ -405,6 +430,17 @@ mod tests {
         // aufs numbers the place after the last branch too.
         assert_eq!(added(union(), "/", Position::Before(which("3"))), ["/a=rw", "/b=rw", "/c=ro", "/=ro"]);
         assert_eq!(added(plan(&[("/c", "ro")]), "/", Position::Default), ["/=ro", "/c=ro"]);
+    }
+
+    #[test]
+    fn the_removal_of_the_last_writable_branch_is_noticed() {
+        let after = |edit| {
+            let mut plan = plan(&[("/a", "rw"), ("/c", "ro")]);
+            plan.edit(&edit).unwrap();
+            plan.is_writable()
+        };
+        assert!(!after(Edit::Remove(which("0"))) && !after(Edit::Mode(which("0"), "ro".to_owned())));
+        assert!(after(Edit::Remove(which("1"))) && !after(Edit::Set(vec![text("/usr=ro")])));
     }
 
     #[test]

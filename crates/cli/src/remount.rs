@@ -15,6 +15,7 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use serde_json::Value;
+use std::io::Write as _;
 use std::path::Path;
 
 /// The option of mounts that can't become writable.
@@ -90,11 +91,15 @@ fn change_branches(dir: &Path, edits: &[Edit], options: &Options) -> Result<(), 
     if changes {
         change_flags(dir, options)?;
     }
-    branches::apply(dir, edits, WantedInUse::Refuse).map(drop).inspect_err(|_| {
+    let changed = branches::apply(dir, edits, WantedInUse::Refuse).inspect_err(|_| {
         if changes {
             let _as_before = change_flags(dir, &Options { flags: present, ..options.clone() });
         }
-    })
+    })?;
+    if let Some(hint) = changed.ends_writes.then(|| branches::hint(dir, &changed)).flatten() {
+        let _ = writeln!(std::io::stderr(), "mount.unionfs: {shown}: {hint}");
+    }
+    Ok(())
 }
 
 /// Changes the branches and the flags of the mount.

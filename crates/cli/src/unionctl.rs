@@ -143,11 +143,11 @@ pub fn execute(what: &What) -> Result<(), Failure> {
                 (_, true) => WantedInUse::Keep,
                 _ => WantedInUse::Refuse,
             };
-            let list = branches::apply(&what.union, core::slice::from_ref(edit), in_use)?;
-            if let Some(hint) = branches::read_only_hint(&what.union, &list) {
+            let changed = branches::apply(&what.union, core::slice::from_ref(edit), in_use)?;
+            if let Some(hint) = branches::hint(&what.union, &changed) {
                 let _ = writeln!(std::io::stderr(), "unionctl: {}: {hint}", what.union.display());
             }
-            list
+            changed.list
         }
     };
     if what.json {

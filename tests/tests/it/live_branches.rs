@@ -184,6 +184,18 @@ fn a_branch_is_added_and_removed(transport: Transport) {
     assert_eq!(fs::read_dir(&fx.modules[0]).unwrap().count(), 2);
 }
 
+/// A union without a writable branch refuses all changes: the command that makes it so says so.
+fn the_last_writable_branch_is_not_removed_in_silence(transport: Transport) {
+    let fx = LiveUnion::new(transport);
+    let hint = "no branch is writable any more, so all changes are refused";
+    assert!(fx.ctl(&["--remove", "0"]).contains(hint));
+    assert_eq!(fx.ctl(&["--add", fx.modules[0].to_str().unwrap(), "--mode", "ro"]), "");
+    let refused = fs::write(fx.path("new"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(fx.ctl(&["--add", "--mode", "rw", fx.rw.to_str().unwrap()]), "");
+    assert!(fx.ctl(&["--mode", "0", "ro"]).contains(hint));
+}
+
 /// A process whose working directory was only on the removed branch gets ESTALE. One in a merged
 /// directory continues.
 fn working_directories(transport: Transport) {
@@ -612,6 +624,7 @@ fn a_server_is_killed_during_changes(transport: Transport) {
 on_both_transports!(
     a_foreign_proc_does_not_mislead,
     a_branch_is_added_and_removed,
+    the_last_writable_branch_is_not_removed_in_silence,
     working_directories,
     a_branch_in_use_is_not_removed,
     files_in_use_are_copied_up,
