@@ -169,6 +169,16 @@ mod tests {
     }
 
     #[test]
+    fn the_page_names_the_tests_that_are_written() {
+        let page = include_str!("../../../docs/examples.md");
+        let written = RUST.iter().find(|(path, ..)| *path == "tests/layer.rs").unwrap().1;
+        let tests = written.split("#[test]\nfn ").skip(1).map(|rest| rest.split('(').next().unwrap());
+        let rows: Vec<_> = tests.map(|test| format!("\n| `{test}` | ")).collect();
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| page.contains(row)), "{rows:?}");
+    }
+
+    #[test]
     fn all_placeholders_are_replaced() {
         // A placeholder begins with @ and a capital letter.
         let left = |text: &str| text.split('@').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));

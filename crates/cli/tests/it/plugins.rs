@@ -164,9 +164,29 @@ fn generated_c_layers_work() {
     std::os::unix::fs::symlink(PROGRAM, bin.join("strata")).unwrap();
     fs::set_permissions(dir.join("my-c.so"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let said =
-        process::run(Command::new("make").arg("-C").arg(&dir).arg("check").env("PATH", path).env("TMPDIR", "/mnt"));
-    assert!(said.contains("it works"), "{said}");
+    let check = || {
+        let mut make = Command::new("make");
+        make.args(["-s", "check", "-C"]).arg(&dir).env("PATH", &path).env("TMPDIR", "/mnt");
+        process::try_run(&mut make)
+    };
+    let passes = |said: &str| assert!(said.contains("it works"), "{said}");
+    passes(&check().text);
+    // A layer that refuses names passes, one that changes data does not.
+    let (source, written) = (dir.join("my-c.c"), fs::read_to_string(dir.join("my-c.c")).unwrap());
+    let edit = |from: &str, to: &str| {
+        assert!(written.contains(from), "{written}");
+        fs::write(&source, written.replacen(from, to, 1)).unwrap();
+        process::run(Command::new("make").arg("-C").arg(&dir));
+        fs::set_permissions(dir.join("my-c.so"), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let copies = "\tif (name.len <= capacity)\n";
+    edit(copies, &format!("\tif (name.bytes[0] == '.')\n\t\treturn -EACCES;\n{copies}"));
+    let said = check().text;
+    passes(&said);
+    assert!(said.contains("refused: ") && said.contains(".gitignore"), "{said}");
+    edit("\tmemcpy(to, from, len);\n", "\tmemcpy(to, from, len);\n\tto[0] += len > 0;\n");
+    let said = check();
+    assert!(!said.status.success() && !said.text.contains("it works"), "{}", said.text);
 }
 
 #[test]
