@@ -22,6 +22,8 @@ built=${CARGO_TARGET_DIR:-target}/release/strata
 man=$PREFIX/share/man
 # The program and its other names, which are links to it.
 commands=(strata unionctl uniondbg usenetctl versionctl cryptctl snapmerge)
+# Those of them in SBINDIR: fsck(8) searches /sbin.
+checkers=(fsck.unionfs fsck.versionfs)
 
 for dir in "$PREFIX" "$SBINDIR"; do
 	# The helpers are links to the program's absolute path.
@@ -175,8 +177,7 @@ do_install() {
 	mv -f "$DESTDIR$program.new" "$DESTDIR$program"
 	for helper in "${helpers[@]}"; do install_helper "$helper"; done
 	for name in "${commands[@]:1}"; do ln -sfn strata "$DESTDIR$PREFIX/bin/$name"; done
-	# fsck(8) searches /sbin.
-	for name in fsck.unionfs fsck.versionfs; do ln -sfn "$program" "$DESTDIR$SBINDIR/$name"; done
+	for name in "${checkers[@]}"; do ln -sfn "$program" "$DESTDIR$SBINDIR/$name"; done
 	pages=$(mktemp -d)
 	"$built" man "$pages"
 	install -m 644 "$pages"/*.1 "$DESTDIR$man/man1/"
@@ -185,7 +186,8 @@ do_install() {
 	# The header for layers in C.
 	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
 	install_library
-	for name in "${commands[@]}"; do
+	for name in "${commands[@]}" "${checkers[@]}" "${helpers[@]}"; do
+		[[ $name != mount.fuse.* ]] || continue
 		"$built" completions bash "$name" >"$DESTDIR$PREFIX/share/bash-completion/completions/$name"
 		"$built" completions zsh "$name" >"$DESTDIR$PREFIX/share/zsh/site-functions/_$name"
 		"$built" completions fish "$name" >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/$name.fish"
@@ -209,15 +211,16 @@ do_uninstall() {
 		uninstall_helper "$helper"
 		rm -f "$DESTDIR$man/man8/$helper.8"
 	done
-	for name in fsck.unionfs fsck.versionfs; do
+	for name in "${checkers[@]}"; do
 		if is_ours "$DESTDIR$SBINDIR/$name"; then rm -f "$DESTDIR$SBINDIR/$name"; fi
 		rm -f "$DESTDIR$man/man8/$name.8"
 	done
 	for name in "${commands[@]:1}"; do
 		if [[ -L $DESTDIR$PREFIX/bin/$name ]]; then rm -f "$DESTDIR$PREFIX/bin/$name"; fi
 	done
-	for name in "${commands[@]}"; do
-		rm -f "$DESTDIR$man/man1/$name"{,-*}.1 "$DESTDIR$PREFIX/share/bash-completion/completions/$name" \
+	for name in "${commands[@]}"; do rm -f "$DESTDIR$man/man1/$name"{,-*}.1; done
+	for name in "${commands[@]}" "${checkers[@]}" "${helpers[@]}"; do
+		rm -f "$DESTDIR$PREFIX/share/bash-completion/completions/$name" \
 			"$DESTDIR$PREFIX/share/zsh/site-functions/_$name" \
 			"$DESTDIR$PREFIX/share/fish/vendor_completions.d/$name.fish"
 	done

@@ -1,8 +1,10 @@
-//! Help texts and manual pages of the mount helpers, generated from the tables that the parser
-//! uses.
+//! Help texts, manual pages and completions of the mount helpers, generated from the tables that
+//! the parser uses.
 
 use crate::exit::Exit;
-use crate::options::{TABLE, Type};
+use crate::options::{Read, TABLE, Type};
+use clap::builder::PossibleValue;
+use clap::{Arg, ArgAction, Command, ValueHint};
 use core::fmt::Write as _;
 use stack::{LayerType, Manual};
 use std::borrow::Cow;
@@ -224,6 +226,50 @@ pub(crate) fn item(out: &mut String, term: &str, text: &str) {
         line.push_str(word);
     }
     let _ = writeln!(out, "{}", line.trim_end());
+}
+
+/// Returns the command line of a helper as shells complete it. The helper itself parses it in
+/// [`crate::cmdline`].
+#[must_use]
+pub fn command(kind: Type) -> Command {
+    let own = kind.own().iter().map(|spec| (spec.name, spec.value.is_some(), spec.help));
+    let general = TABLE.iter().filter(|spec| spec.is_shown());
+    let general = general.map(|spec| (spec.name, matches!(spec.read, Read::Value(..)), spec.help));
+    let value = |(name, has_value, help): (&'static str, bool, &'static str)| {
+        let name = if has_value { format!("{name}=").leak() } else { name };
+        PossibleValue::new(name).help(first_sentence(help))
+    };
+    let values: Vec<_> = own.chain(general).map(value).collect();
+    let is_directory = kind.layer().is_some_and(|layer| layer.branches().is_none());
+    let hint = if is_directory { ValueHint::DirPath } else { ValueHint::Other };
+    let name: &'static str = format!("mount.{}", kind.name()).leak();
+    let command = Command::new(name).disable_help_flag(true).disable_version_flag(true);
+    let command = FLAGS.iter().fold(command, |command, (flag, help)| command.arg(flag_of(flag, help, &values)));
+    command
+        .arg(Arg::new("source").value_hint(hint).help(about(kind).spec_help))
+        .arg(Arg::new("dir").value_hint(ValueHint::DirPath).help("where to mount"))
+}
+
+/// Returns a flag of [`FLAGS`] for completions. `options` are the values of `-o`.
+fn flag_of(flag: &'static str, help: &'static str, options: &[PossibleValue]) -> Arg {
+    let mut arg = Arg::new(flag).help(first_sentence(help)).action(ArgAction::SetTrue);
+    for form in flag.split(", ") {
+        let (name, value) = form.split_once(' ').map_or((form, None), |(name, value)| (name, Some(value)));
+        arg = match name.strip_prefix("--") {
+            Some(long) => arg.long(long),
+            None => name.chars().nth(1).map_or(arg.clone(), |short| arg.short(short)),
+        };
+        arg = match value {
+            Some("OPTIONS") => arg.action(ArgAction::Append).value_parser(options.to_vec()),
+            Some(_) => arg.action(ArgAction::Set),
+            None => arg,
+        };
+    }
+    arg
+}
+
+fn first_sentence(text: &'static str) -> &'static str {
+    text.split_once(". ").map_or_else(|| text.trim_end_matches('.'), |(first, _)| first)
 }
 
 /// Returns the manual page in man(7) format.

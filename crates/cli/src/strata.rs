@@ -307,8 +307,8 @@ enum Command {
     Completions {
         /// The shell.
         shell: Shell,
-        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl, cryptctl or
-        /// snapmerge.
+        /// The command to complete: strata, versionctl, unionctl, uniondbg, usenetctl, cryptctl,
+        /// snapmerge, fsck.unionfs, fsck.versionfs, or mount.TYPE for any type of file system.
         #[arg(default_value = "strata")]
         command: String,
     },
@@ -499,7 +499,10 @@ fn commands() -> [clap::Command; 7] {
 /// Prints a completion script.
 fn completions(shell: Shell, name: &str) -> Result<(), Failure> {
     let unknown = || Failure::usage(format!("{name}: no completions for it; see strata completions --help"));
-    let mut command = commands().into_iter().find(|command| command.get_name() == name).ok_or_else(unknown)?;
+    let checkers = [fsck::command(), fsck_versionfs::command()];
+    let program = commands().into_iter().chain(checkers).find(|command| command.get_name() == name);
+    let helper = || name.strip_prefix("mount.").and_then(Type::of).map(man::command);
+    let mut command = program.or_else(helper).ok_or_else(unknown)?;
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
     print(script)
@@ -529,6 +532,19 @@ mod tests {
     #[test]
     fn the_commands_are_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn command_lines_of_helpers_are_well_formed() {
+        for kind in Type::all() {
+            let command = man::command(kind);
+            command.clone().debug_assert();
+            let options = command.get_arguments().find(|arg| arg.get_short() == Some('o')).unwrap();
+            let values = options.get_possible_values();
+            let has = |name: &str| values.iter().any(|value| value.get_name() == name);
+            assert!(has("cache=") && has("noxattr"), "{values:?}");
+            assert!(command.get_arguments().any(|arg| arg.get_long() == Some("foreground")));
+        }
     }
 
     /// Every page in a cross-reference is either generated here or part of Debian.

@@ -762,12 +762,19 @@ fn wrong_arguments_have_their_exit_status() {
     let strata = |words: &[&str]| outcome(Command::new(PROGRAM).args(words)).code;
     assert_eq!(strata(&["crypt", "fsck", "--none"]), 16);
     assert_eq!(strata(&["crypt", "info", "/mnt"]), 32);
+}
+
+#[test]
+fn every_program_has_completions() {
     for shell in ["bash", "zsh", "fish"] {
-        assert!(
-            outcome(Command::new(PROGRAM).args(["completions", shell, "cryptctl"]))
-                .succeeds()
-                .out
-                .contains("plaintext-names")
-        );
+        for (program, word) in [
+            ("cryptctl", "plaintext-names"),
+            ("mount.unionfs", "dirs="),
+            ("fsck.unionfs", "undo"),
+            ("fsck.versionfs", "json"),
+        ] {
+            let completions = outcome(Command::new(PROGRAM).args(["completions", shell, program])).succeeds();
+            assert!(completions.out.contains(word), "{shell} {program}");
+        }
     }
 }

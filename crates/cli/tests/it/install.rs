@@ -144,7 +144,12 @@ fn install_writes_only_to_the_given_directories() {
         for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8", "man8/fsck.versionfs.8"] {
             assert!(stage.sandbox.path(prefix).join("share/man").join(page).is_file(), "{page}");
         }
-        let completions = ["share/bash-completion/completions/versionctl", "share/zsh/site-functions/_versionctl"];
+        let completions = [
+            "share/bash-completion/completions/versionctl",
+            "share/zsh/site-functions/_versionctl",
+            "share/bash-completion/completions/fsck.unionfs",
+            "share/fish/vendor_completions.d/mount.unionfs.fish",
+        ];
         let library = ["lib/libversionfs.so", "lib/pkgconfig/versionfs.pc", "include/versionfs.h"];
         for file in completions.into_iter().chain(library) {
             assert!(stage.sandbox.path(prefix).join(file).is_file(), "{file}");
