@@ -20,7 +20,9 @@
 //! 2. [`background`] starts the server process and waits for its result.
 //! 3. In the server process, [`helper`] checks the [`device`] and the [`mod@stack`]. A stack is a
 //!    [`tree`] of layers whose [`leaf`] nodes are host directories, each opened as a [`host_dir`].
-//! 4. [`already_mounted`] refuses a second mount of the same stack at the same place.
+//! 4. [`already_mounted`] refuses a second mount of the same stack at the same place, and a mount
+//!    over one whose server has exited. [`hung_mounts`] asks other mounts without waiting for those
+//!    that hang.
 //! 5. [`helper`] builds the stack, mounts it, reports readiness to the parent and waits for the
 //!    unmount.
 //!
@@ -60,6 +62,7 @@ pub mod fsck_versionfs;
 pub mod helper;
 pub mod histogram;
 pub mod host_dir;
+pub mod hung_mounts;
 pub mod import;
 pub mod layers;
 pub mod leaf;
@@ -108,6 +111,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     let program = args.first().map(|name| name.as_bytes()).unwrap_or_default();
     if sandbox::is_called(program) {
         return sandbox::run_stage(args).into();
+    }
+    if hung_mounts::is_called(program) {
+        return hung_mounts::run(args).into();
     }
     if usenetctl::is_called(program) {
         return usenetctl::run(args).into();

@@ -8,6 +8,7 @@
 use crate::channel::{self, STACK};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
+use crate::hung_mounts::{self, Answer, Question};
 use crate::mountinfo::{self, Mount};
 use crate::options::Type;
 use nix::sched::CloneFlags;
@@ -51,28 +52,52 @@ pub fn find(dir: &Path) -> Result<Vec<Lower>, Failure> {
 }
 
 /// Returns the mount point of a mount in this namespace that uses the directory `real`, or a
-/// directory within or around it, or that contains it.
+/// directory within or around it, or that contains it. Mounts that hang are skipped with a warning.
 #[must_use]
 pub fn mount_over(real: &Path) -> Option<PathBuf> {
-    mountinfo::read().into_iter().filter(is_ours).find_map(|mount| {
-        let uses = |lower: &Lower| real.starts_with(&lower.path) || lower.path.starts_with(real);
-        let used = real.starts_with(mount.point()) || find(mount.point()).unwrap_or_default().iter().any(uses);
-        used.then(|| mount.point().to_owned())
-    })
+    let points = points();
+    let around = points.iter().find(|point| real.starts_with(point)).cloned();
+    around.or_else(|| using(&points, |lower| real.starts_with(&lower.path) || lower.path.starts_with(real)))
 }
 
-/// Returns the mount point of a mount in this namespace over exactly the directory `real`.
+/// Returns the mount point of a mount in this namespace over exactly the directory `real`. Mounts
+/// that hang are skipped with a warning.
 #[must_use]
 pub fn mount_of(real: &Path) -> Option<PathBuf> {
-    let over = |mount: &Mount| find(mount.point()).unwrap_or_default().iter().any(|lower| lower.path == real);
-    mountinfo::read().into_iter().filter(is_ours).find(over).map(|mount| mount.point().to_owned())
+    using(&points(), |lower| lower.path == real)
 }
 
-/// Whether the mount has a type of Strata. Other file systems are not accessed, since they might
-/// hang.
+/// Returns the mount points of Strata in this namespace.
+fn points() -> Vec<PathBuf> {
+    let mut points: Vec<_> =
+        mountinfo::read().iter().filter(|mount| is_ours(mount)).map(|mount| mount.point().to_owned()).collect();
+    points.sort();
+    points.dedup();
+    points
+}
+
+/// Returns the first of the mounts with a directory that `is_used`.
+fn using(points: &[PathBuf], is_used: impl Fn(&Lower) -> bool) -> Option<PathBuf> {
+    let mut found = None;
+    for (point, answer) in points.iter().zip(hung_mounts::ask(points, Question::Stack)) {
+        match answer {
+            Answer::Given(json) => {
+                let lowers = String::from_utf8(json).ok().and_then(|json| read(&json)).unwrap_or_default();
+                if found.is_none() && lowers.iter().any(&is_used) {
+                    found = Some(point.clone());
+                }
+            }
+            Answer::Failed(_) => {}
+            Answer::Late => hung_mounts::warn_skipped(point),
+        }
+    }
+    found
+}
+
+/// Whether it is a whole mount of a type of Strata. Other file systems are not accessed.
 fn is_ours(mount: &Mount) -> bool {
     let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
-    kind.and_then(Type::of).is_some()
+    mount.is_whole() && kind.and_then(Type::of).is_some()
 }
 
 fn read(json: &str) -> Option<Vec<Lower>> {

@@ -66,6 +66,28 @@ impl Mount {
         self.options.split(|&b| b == b',').any(|one| one == b"ro")
     }
 
+    /// Whether a server, in a process or on another machine, answers its requests, and may not do
+    /// so.
+    #[must_use]
+    pub fn may_hang(&self) -> bool {
+        const KINDS: [&[u8]; 12] = [
+            b"fuse",
+            b"nfs",
+            b"cifs",
+            b"smb",
+            b"9p",
+            b"ceph",
+            b"afs",
+            b"virtiofs",
+            b"lustre",
+            b"coda",
+            b"orangefs",
+            // Of layers that may hang.
+            b"overlay",
+        ];
+        self.kind != b"fusectl" && self.kind != b"nfsd" && KINDS.iter().any(|kind| self.kind.starts_with(kind))
+    }
+
     /// Returns the type of the file system as mount(8) shows it: `ext4`, `fuse.unionfs`.
     #[must_use]
     pub fn kind(&self) -> &[u8] {

@@ -93,8 +93,8 @@ fn swap_case(name: &[u8]) -> Vec<u8> {
 
 /// Returns device and inode number of a name, and whether the object can have only one name.
 fn id_of(dir: impl AsFd, name: &[u8]) -> Option<((u32, u32, u64), bool)> {
-    // A probe must not trigger an automount.
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    // A probe must not trigger an automount, and not wait for a mount in the directory that hangs.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS).ok()?;
     let is_dir = u32::from(stat.stx_mode) & 0o170_000 == 0o040_000;
     Some(((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino), is_dir || stat.stx_nlink == 1))

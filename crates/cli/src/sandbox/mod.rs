@@ -151,6 +151,8 @@ fn talk(
     sandbox: &mut Sandbox,
     plan: &mut Plan,
 ) -> Result<(Result<u8, Failure>, view::Served), Failure> {
+    // Before signals are blocked: this may wait for a mount.
+    let mounts = survey::mounts();
     let signals = Signals::block()?;
     let log = logging::LogOptions {
         level: LevelFilter::WARN,
@@ -160,7 +162,7 @@ fn talk(
     };
     logging::start("strata run", &log)?;
     process::configure("strata run");
-    let view = View::build(sandbox, &survey::mounts(), plan.rootless)?;
+    let view = View::build(sandbox, &mounts, plan.rootless)?;
     sandbox.save()?;
     view.refused.iter().for_each(|refused| front::warn(&format!("{refused}; hidden in the sandbox")));
     plan.unions = view.mounts();

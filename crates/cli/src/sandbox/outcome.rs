@@ -127,8 +127,14 @@ fn parts(sandbox: &Sandbox) -> Result<Vec<Part>, Failure> {
         if !upper.exists() {
             continue;
         }
-        let is_mounted = mounts.iter().any(|mount| mount.point == point);
-        match if is_mounted { part(&upper, &point, rootless) } else { Err(no_mount_point(&point)) } {
+        let mounted = mounts.iter().find(|mount| mount.point == point);
+        let is_mounted = mounted.is_some();
+        let part = match mounted {
+            None => Err(no_mount_point(&point)),
+            Some(mount) if !mount.answers => Err(does_not_answer(&point)),
+            Some(_) => part(&upper, &point, rootless),
+        };
+        match part {
             Ok(part) => parts.push(part),
             Err(failure) if is_unused(&upper) => warn(&format!("{}; nothing was written there", failure.reason)),
             // The changes belong to a file system that is not mounted, not to what is there now.
@@ -151,6 +157,10 @@ fn part(upper: &Path, point: &Path, rootless: bool) -> Result<Part, Failure> {
 
 fn no_mount_point(point: &Path) -> Failure {
     Failure::system(format!("{}: is no mount point any more", point.display()))
+}
+
+fn does_not_answer(point: &Path) -> Failure {
+    Failure::system(format!("{}: the mount does not answer", point.display()))
 }
 
 /// Whether a branch has at most records that a union leaves although nothing was written.

@@ -1,5 +1,6 @@
 //! Which mounts of the host the sandbox shows, and how.
 
+use crate::hung_mounts::{self, Answer, Question};
 use crate::mountinfo::{self, Mount};
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 use std::path::{Path, PathBuf};
@@ -57,15 +58,29 @@ pub(super) struct HostMount {
     pub(super) noexec: bool,
     /// Whether the mount point is a directory.
     pub(super) is_directory: bool,
+    /// Whether its server answers. Otherwise it is hidden, as all mounts inside it are.
+    pub(super) answers: bool,
 }
 
 /// Returns the mounts that this process can reach outside of [`OWN`]. Enclosing mounts come before
 /// those inside them; the first one is the root.
 pub(super) fn mounts() -> Vec<HostMount> {
-    let mut all: Vec<HostMount> = mountinfo::read().iter().filter_map(visible).collect();
+    let mounts = mountinfo::read();
+    let hung = hung(&mounts);
+    let mut all: Vec<HostMount> = mounts.iter().filter_map(|mount| visible(mount, &hung)).collect();
     all.sort_by(|a, b| a.point.cmp(&b.point));
     all.dedup_by(|a, b| a.point == b.point);
     all
+}
+
+/// Returns the mount points whose server does not answer.
+fn hung(mounts: &[Mount]) -> Vec<PathBuf> {
+    let suspects = mounts.iter().filter(|mount| mount.may_hang() && !is_own(mount.point()));
+    let mut points: Vec<_> = suspects.map(|mount| mount.point().to_owned()).collect();
+    points.sort();
+    points.dedup();
+    let answers = hung_mounts::ask(&points, Question::Root);
+    points.into_iter().zip(answers).filter(|(_, answer)| *answer == Answer::Late).map(|(point, _)| point).collect()
 }
 
 /// Whether the path lies in a tree that the sandbox has its own version of.
@@ -74,10 +89,14 @@ pub(super) fn is_own(path: &Path) -> bool {
 }
 
 /// Returns the mount, unless another one covers it or this process can't reach it.
-fn visible(mount: &Mount) -> Option<HostMount> {
+fn visible(mount: &Mount, hung: &[PathBuf]) -> Option<HostMount> {
     let point = mount.point();
     if is_own(point) {
         return None;
+    }
+    if hung.iter().any(|hung| point.starts_with(hung)) {
+        let (point, how) = (point.to_owned(), How::Hidden);
+        return Some(HostMount { point, how, noexec: false, is_directory: true, answers: false });
     }
     let fd = rustix::fs::open(point, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let stat =
@@ -92,6 +111,7 @@ fn visible(mount: &Mount) -> Option<HostMount> {
         how: how(mount, kind),
         noexec,
         is_directory: kind == FileType::Directory,
+        answers: true,
     })
 }
 

@@ -48,6 +48,9 @@ impl View {
         let mut view = Self { unions: Vec::new(), shown: Vec::new(), refused: Vec::new() };
         for mount in mounts {
             match mount.how {
+                How::Hidden if !mount.answers => {
+                    view.refused.push(format!("{}: the mount does not answer", mount.point.display()));
+                }
                 How::Hidden => {}
                 How::Shown => view.shown.push(mount.point.clone()),
                 How::Union { read_only } => match build(sandbox, mounts, &mount.point, read_only, rootless) {

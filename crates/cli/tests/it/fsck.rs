@@ -63,6 +63,47 @@ fn answer(args: &[&str], input: &str) -> (i32, String, String) {
     (outcome.code, outcome.out, outcome.err)
 }
 
+/// Returns the process that serves a mount.
+fn server(at: &str) -> String {
+    let info = testkit::outcome(Command::new(PROGRAM).args(["info", "--json", at])).succeeds().out;
+    let info: Value = serde_json::from_str(&info).unwrap();
+    info["pid"].to_string()
+}
+
+fn signal(name: &str, pid: &str) {
+    testkit::outcome(Command::new("kill").args([name, pid])).succeeds();
+}
+
+/// Another union that hangs does not matter, and is named. One that uses the branch is noticed by
+/// its claim, although it can't be asked.
+#[test]
+fn mounts_that_hang_are_skipped() {
+    let stage = Stage::new();
+    for dir in ["other", "elsewhere"] {
+        fs::create_dir(stage.sandbox.path(dir)).unwrap();
+    }
+    let mount = |options: &str, at: &str| {
+        let words = ["none", at, "-o", options];
+        testkit::outcome(Command::new("/mnt/sbin/mount.unionfs").args(words)).succeeds();
+    };
+    mount("dirs=/mnt/other", "/mnt/elsewhere");
+    let pid = server("/mnt/elsewhere");
+    signal("-STOP", &pid);
+    let (code, out, err) = fsck(&["-n", BRANCHES]);
+    signal("-CONT", &pid);
+    assert_eq!((code, out), (0, format!("{BRANCHES}: 4 directories, clean\n")), "{err}");
+    assert_eq!(err, "fsck.unionfs: /mnt/elsewhere: the mount does not answer; skipped\n");
+    mount("dirs=/mnt/rw:/mnt/ro", "/mnt/at");
+    let own = server("/mnt/at");
+    signal("-STOP", &own);
+    let (code, _, err) = fsck(&["-p", BRANCHES]);
+    signal("-CONT", &own);
+    assert!(code == 8 && err.contains("in use"), "{code} {err}");
+    for at in ["/mnt/at", "/mnt/elsewhere"] {
+        testkit::outcome(Command::new("umount").arg(at)).succeeds();
+    }
+}
+
 #[test]
 fn exit_statuses_are_those_of_fsck_8() {
     let stage = Stage::new();

@@ -191,6 +191,39 @@ fn is_captured_and_committed(who: Who) {
     assert_eq!(committed, host.tree());
 }
 
+/// A mount that hangs somewhere on the host is hidden, and named. Everything else works.
+#[test]
+fn mounts_that_hang_are_hidden() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        let [lower, at] = ["lower", "at"].map(|name| host.sandbox.dir(name));
+        let inner = lower.join("inner");
+        fs::create_dir(&inner).unwrap();
+        let mount = |lower: &Path| {
+            let mut mount = Command::new(PROGRAM);
+            mount.arg0("mount.wrapfs").args([lower, &at]);
+            outcome(&mut mount).succeeds();
+        };
+        mount(&lower);
+        let info = outcome(Command::new(PROGRAM).args(["info", "--json"]).arg(&at)).succeeds().out;
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        let pid = info["pid"].to_string();
+        rustix::mount::mount("none", at.join("inner"), "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        outcome(Command::new("kill").args(["-STOP", &pid])).succeeds();
+        let written = host.run(&["--sandbox=s", "--keep", "--", "sh", "-ec", "echo x >new; ls -A /mnt/at"]);
+        let committed = host.run(&["--sandbox=s", "--commit"]);
+        outcome(Command::new("kill").args(["-CONT", &pid])).succeeds();
+        assert_eq!((written.code, written.out.as_str()), (0, ""), "{}", written.err);
+        let hidden = "/mnt/at: the mount does not answer; hidden in the sandbox";
+        assert!(written.err.contains(hidden), "{}", written.err);
+        assert_eq!(committed.code, 0, "{}", committed.err);
+        assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "x\n");
+        for at in [&at.join("inner"), &at] {
+            outcome(Command::new("umount").arg(at)).succeeds();
+        }
+    }
+}
+
 #[test]
 fn what_root_writes_is_captured_and_committed() {
     is_captured_and_committed(Who::Root);
