@@ -4,11 +4,12 @@
 //! the source `none`, mountinfo shows the type instead. Without this check, every `mount -a` would
 //! mount such a line again.
 
-use crate::channel::{self, STACK};
 use crate::exit::Failure;
 use crate::host_dir::HostDir;
+use crate::hung_mounts::{self, Answer, Question};
 use crate::mountinfo::{self, Mount};
 use crate::report::{Below, Part};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,6 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// Names the mount point and what to do about it.
 pub fn check(point: &HostDir, name: &str, parts: &[Part]) -> Result<(), Failure> {
-    // Other file systems are not accessed, since they might hang.
     let mounts = mountinfo::read();
     let top = mountinfo::mount_of(&mounts, point.fd());
     let is_ours = |mount: &Mount| mount.point() == point.real && mount.is_whole() && mount.kind().starts_with(b"fuse.");
@@ -28,12 +28,32 @@ pub fn check(point: &HostDir, name: &str, parts: &[Part]) -> Result<(), Failure>
         return Ok(());
     }
     // A server that does not reply is no reason to refuse.
-    let mounted = channel::text(&point.real, STACK).ok().and_then(|json| Mounted::read(&json, &point.real));
+    let mounted = match hung_mounts::ask(core::slice::from_ref(&point.real), Question::Stack).pop() {
+        Some(Answer::Given(json)) => String::from_utf8(json).ok().and_then(|json| Mounted::read(&json, &point.real)),
+        _ => None,
+    };
     if !mounted.is_some_and(|mounted| mounted.is(parts)) {
         return Ok(());
     }
     let dir = point.given.display();
     Err(Failure::mount(format!("{dir}: already mounted: a {name} mount of the same directories; unmount it first")))
+}
+
+/// Fails if the mount point is the root of a mount whose server has exited: a mount over it would
+/// hide a dead one. The kernel's caches conceal for seconds that the server is gone.
+///
+/// # Errors
+/// Names the mount point and what to do about it.
+pub fn check_alive(point: &HostDir) -> Result<(), Failure> {
+    let mounts = mountinfo::read();
+    let top = mountinfo::mount_of(&mounts, point.fd());
+    if !top.is_some_and(|mount| mount.point() == point.real && mount.kind().starts_with(b"fuse")) {
+        return Ok(());
+    }
+    match hung_mounts::ask(core::slice::from_ref(&point.real), Question::Root).pop() {
+        Some(Answer::Failed(Errno::NOTCONN | Errno::CONNABORTED)) => Err(point.refuse(Errno::NOTCONN)),
+        _ => Ok(()),
+    }
 }
 
 /// The mounted stack, as its server reports it.

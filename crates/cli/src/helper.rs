@@ -9,7 +9,7 @@ use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
 use crate::tool::print;
 use crate::version_policies::Host;
-use crate::{background, crypt_host, debug, device, logging, man, process, remount};
+use crate::{already_mounted, background, crypt_host, debug, device, logging, man, process, remount};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -105,6 +105,7 @@ impl Plan {
     fn check(kind: Type, cmdline: &Cmdline, options: Options) -> Result<Self, Failure> {
         let stack = Stack::check(kind, cmdline, &options)?;
         let point = HostDir::open(Role::MountPoint, &cmdline.dir)?;
+        already_mounted::check_alive(&point)?;
         stack.check_again(&point)?;
         device::check()?;
         let source = source(kind, cmdline, &options);

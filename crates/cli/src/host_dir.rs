@@ -119,6 +119,12 @@ impl HostDir {
         Ok(Self { given: real.to_owned(), real: real.to_owned(), role, fd, id, caller: Some(pid) })
     }
 
+    /// Returns the failure for an error of an access to the directory.
+    #[must_use]
+    pub fn refuse(&self, errno: Errno) -> Failure {
+        Failure::mount(refusal(self.role, &self.given, errno))
+    }
+
     /// Returns a path that leads to the directory while this is open.
     #[must_use]
     pub fn path_of_descriptor(&self) -> PathBuf {
@@ -271,7 +277,9 @@ fn refusal(role: Role, path: &Path, errno: Errno) -> String {
     match errno {
         Errno::NOENT => format!("{what} {path}: no such directory; {}", role.remedy_if_missing()),
         Errno::NOTDIR => format!("{what} {path}: not a directory; {}", role.remedy_if_not_directory()),
-        Errno::NOTCONN => format!("{what} {path}: the server of this mount has exited; unmount it first (umount -l)"),
+        Errno::NOTCONN | Errno::CONNABORTED => {
+            format!("{what} {path}: the server of this mount has exited; unmount it first (umount -l)")
+        }
         Errno::ACCESS | Errno::PERM => format!("{what} {path}: {}; {}", reason(errno), role.remedy_if_denied()),
         Errno::LOOP => format!("{what} {path}: {}; use the path of the directory itself", reason(errno)),
         _ => format!("{what} {path}: {}", reason(errno)),

@@ -486,6 +486,22 @@ fn the_second_signal_keeps_what_was_written_to_mappings() {
     assert_eq!((&bytes[..5], &bytes[5000..5006], bytes.len()), (&b"first"[..], &b"second"[..], 10_000));
 }
 
+/// The kernel's caches hide for seconds that a server is gone.
+#[test]
+fn nothing_is_mounted_over_a_dead_mount() {
+    let stage = Stage::new();
+    let (_, _, at) = stage.union();
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
+    let _known = fs::metadata(&at).unwrap();
+    quiet(&format!("kill -KILL {}", server(&at)));
+    let dead = "mount point /mnt/at: the server of this mount has exited; unmount it first (umount -l)";
+    refused("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at", 32, dead);
+    refused("mount -t wrapfs /mnt/ro /mnt/at", 32, dead);
+    quiet("umount -l /mnt/at");
+    quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
+    unmount(&at);
+}
+
 #[test]
 fn foreground_mounts_serve_in_the_started_process() {
     let stage = Stage::new();
