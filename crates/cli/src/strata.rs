@@ -326,6 +326,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     match Cli::try_parse_from(args) {
         Ok(Cli { command: Command::Fsck { args } }) => fsck::execute(&args).into(),
         Ok(Cli { command: Command::Crypt { command } }) => cryptctl::execute(&command, "strata"),
+        Ok(Cli { command: Command::Run { args: run } }) => run_sandbox(run, args),
         Ok(Cli { command }) => execute(&command).into(),
         Err(error) => {
             let _ = error.print();
@@ -379,12 +380,6 @@ fn execute(command: &Command) -> Exit {
             let language = if *c { Language::C } else { Language::Rust };
             new::write(name, dir.as_deref(), strata.as_deref(), language).and_then(print)
         }
-        Command::Run { args } => match sandbox::run(args) {
-            Ok(0) => return Exit::Success,
-            // The statuses of commands are not those of `Exit`.
-            Ok(status) => std::process::exit(status.into()),
-            Err(failure) => Err(failure),
-        },
         Command::Check { args } => match check::run(args) {
             Ok(exit) => return exit,
             Err(failure) => Err(failure),
@@ -410,7 +405,7 @@ fn execute(command: &Command) -> Exit {
         Command::Union { what } => unionctl::execute(what),
         Command::UnionDebug { what } => uniondbg::execute(what),
         // They have exit statuses of their own: see `run`.
-        Command::Fsck { .. } | Command::Crypt { .. } => Ok(()),
+        Command::Fsck { .. } | Command::Crypt { .. } | Command::Run { .. } => Ok(()),
         Command::Usenet { command } => usenetctl::execute(command),
         Command::Versions { command } => return versionctl::run_as_subcommand(command),
         Command::Completions { shell, command } => completions(*shell, command),
@@ -421,6 +416,17 @@ fn execute(command: &Command) -> Exit {
         Err(failure) => {
             let _ = writeln!(std::io::stderr(), "strata: {failure}");
             failure.exit
+        }
+    }
+}
+
+/// Runs `strata run`. `all` are the arguments of the program.
+fn run_sandbox(args: sandbox::RunArgs, all: &[OsString]) -> ExitCode {
+    match args.separate(all).and_then(|args| sandbox::run(&args)) {
+        Ok(status) => status.into(),
+        Err(failure) => {
+            let _ = writeln!(std::io::stderr(), "strata: {failure}");
+            failure.exit.into()
         }
     }
 }

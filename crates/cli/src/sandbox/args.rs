@@ -1,5 +1,6 @@
 //! The arguments of `strata run`.
 
+use crate::exit::Failure;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ Examples:
   strata run --list
   strata run --sandbox=try --diff -p            show what was written
   strata run --sandbox=try --commit             apply it to the host
+  strata run --sandbox=try --commit lib ~/.x    apply what was written there, and keep the rest
   strata run --sandbox=try --discard            drop it
 
 Exit status: that of the command, 128 plus the signal's number if a signal ended it, 125 if the sandbox or the commit failed, \
@@ -44,18 +46,19 @@ pub(crate) struct RunArgs {
     /// Give the command no network, only a loopback interface of its own.
     #[arg(long)]
     pub(crate) no_network: bool,
-    /// Afterwards, apply what was written to the host, if the command succeeded.
+    /// Afterwards, apply what was written to the host, if the command succeeded. Without a command,
+    /// paths of the host may follow: then only what was written there, and the rest is kept.
     #[arg(long, conflicts_with_all = ["discard", "keep", "diff"])]
     pub(crate) commit: bool,
-    /// Afterwards, drop what was written.
+    /// Afterwards, drop what was written. Without a command, paths may follow, as for --commit.
     #[arg(long, conflicts_with_all = ["keep", "diff"])]
     pub(crate) discard: bool,
     /// Afterwards, keep what was written in the sandbox. The default unless standard input and
     /// standard error are a terminal.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Show what was written in the sandbox. Runs no command.
-    #[arg(long, conflicts_with_all = ["command", "list"])]
+    /// Show what was written in the sandbox, or at the paths that follow. Runs no command.
+    #[arg(long, conflicts_with = "list")]
     pub(crate) diff: bool,
     /// With --diff: show the changed lines of text files.
     #[arg(short = 'p', long, requires = "diff", conflicts_with = "json")]
@@ -69,7 +72,77 @@ pub(crate) struct RunArgs {
     /// With --list and --diff: print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The command and its arguments.
+    /// The command and its arguments. After --sandbox=NAME with --commit, --discard or --diff, a
+    /// command needs -- before it: without, these are paths.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
+    /// The paths to commit, discard or show, if there is no command. Empty: everything.
+    #[arg(skip)]
+    pub(crate) paths: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Takes the words for paths, unless they are a command. `all` are the program's arguments.
+    ///
+    /// # Errors
+    /// The words are neither.
+    pub(crate) fn separate(mut self, all: &[OsString]) -> Result<Self, Failure> {
+        let marked = all.len().checked_sub(self.command.len() + 1).and_then(|before| all.get(before));
+        let is_command = self.command.is_empty() || marked.is_some_and(|word| word == "--");
+        let acts = self.commit || self.discard || self.diff;
+        if is_command && self.diff && !self.command.is_empty() {
+            return Err(Failure::usage("--diff runs no command; leave out the -- before paths"));
+        }
+        if is_command || !acts || !matches!(self.sandbox, Some(Some(_))) {
+            return Ok(self);
+        }
+        if let Some(option) = self.command.iter().find(|word| word.as_encoded_bytes().starts_with(b"-")) {
+            let option = option.display();
+            return Err(Failure::usage(format!(
+                "{option}: options come before the paths; for a path, write ./{option}; for a command, put -- before it"
+            )));
+        }
+        self.paths = core::mem::take(&mut self.command);
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    /// Returns the command and the paths.
+    fn parse(words: &str) -> Result<(String, String), Failure> {
+        let all: Vec<OsString> = ["run"].into_iter().chain(words.split(' ')).map(OsString::from).collect();
+        let args = Cli::try_parse_from(&all).map_err(|error| Failure::usage(error.to_string()))?.args.separate(&all)?;
+        let text = |words: &[OsString]| words.join(" ".as_ref()).into_string().unwrap();
+        Ok((text(&args.command), text(&args.paths)))
+    }
+
+    #[test]
+    fn words_are_paths_or_a_command() {
+        for (words, command, paths) in [
+            ("--sandbox=a --commit", "", ""),
+            ("--sandbox=a --commit b c", "", "b c"),
+            ("--sandbox=a --discard /b", "", "/b"),
+            ("--sandbox=a --diff -p b", "", "b"),
+            ("--sandbox=a --commit -- b c", "b c", ""),
+            ("--sandbox=a --commit -- sh -c b", "sh -c b", ""),
+            ("--sandbox=a --commit -- -- b", "-- b", ""),
+            ("--sandbox --commit sh -c b", "sh -c b", ""),
+            ("--sandbox=a sh -c b", "sh -c b", ""),
+        ] {
+            assert_eq!(parse(words), Ok((command.to_owned(), paths.to_owned())), "{words}");
+        }
+        for wrong in ["--sandbox=a --commit b --force", "--sandbox=a --diff -- b", "--sandbox=a --commit -c"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -10,10 +10,12 @@ use super::{summary, survey};
 use crate::exit::{Exit, Failure};
 use crate::progress::Progress;
 use crate::tool::print;
-use changes::{Branches, Change, CommitOptions, Error, Floor, Outcome, Selection, Source};
+use changes::{Branches, Change, ChangeKind, CommitOptions, Error, Floor, Outcome, Selection, Source};
 use hostfs::{HostFs, HostOptions};
+use std::ffi::OsString;
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use vnode::Layer;
@@ -31,19 +33,115 @@ pub(super) struct Part {
 
 /// Does what the arguments ask for with a sandbox in which no command runs.
 pub(super) fn act(sandbox: Sandbox, args: &RunArgs) -> Result<u8, Failure> {
-    if args.discard {
+    if args.discard && args.paths.is_empty() {
         return sandbox.remove().map(|()| 0).map_err(of_sandbox);
     }
-    let parts = parts(&sandbox).map_err(of_sandbox)?;
+    let parts = Wanted::of(parts(&sandbox).map_err(of_sandbox)?, &args.paths)?;
     if args.commit {
         return commit(sandbox, &parts, args).map(|()| 0).map_err(of_sandbox);
     }
+    if args.discard {
+        return discard(sandbox, &parts, args).map(|()| 0).map_err(of_sandbox);
+    }
+    let parts = parts.selected();
     let text = if args.json {
         summary::json(&parts).into_bytes()
     } else {
         summary::full(&parts, args.patch, std::io::stdout().is_terminal())?
     };
     print(text).map(|()| 0)
+}
+
+/// The changes that a user has selected.
+struct Wanted {
+    /// Each with the selected paths below its mount point; `None` if there are none.
+    parts: Vec<(Part, Option<Selection>)>,
+    /// Whether everything is selected.
+    is_all: bool,
+}
+
+impl Wanted {
+    /// Selects everything.
+    fn all(parts: Vec<Part>) -> Self {
+        Self { parts: parts.into_iter().map(|part| (part, Some(Selection::all()))).collect(), is_all: true }
+    }
+
+    /// Selects what was written at these paths of the host, and below them. Without any,
+    /// everything.
+    fn of(parts: Vec<Part>, paths: &[OsString]) -> Result<Self, Failure> {
+        if paths.is_empty() {
+            return Ok(Self::all(parts));
+        }
+        let paths = paths.iter().map(|path| absolute(Path::new(path))).collect::<Result<Vec<_>, _>>()?;
+        if let Some(path) = paths.iter().find(|path| !parts.iter().any(|part| is_changed(part, path))) {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "{path}: nothing was written there in the sandbox; --diff shows what was; a command needs -- before it"
+            )));
+        }
+        let select = |part: Part| {
+            let below: Vec<_> = paths.iter().filter_map(|path| below(&part.point, path)).collect();
+            let selection = (!below.is_empty()).then(|| Selection::of(below));
+            (part, selection)
+        };
+        Ok(Self { parts: parts.into_iter().map(select).collect(), is_all: false })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Part, &Selection)> {
+        self.parts.iter().filter_map(|(part, selection)| Some((part, selection.as_ref()?)))
+    }
+
+    /// Returns the number of selected changes.
+    fn count(&self) -> usize {
+        self.iter()
+            .map(|(part, selection)| part.changes.iter().filter(|change| selection.includes(change)).count())
+            .sum()
+    }
+
+    /// Returns the parts with the selected changes only.
+    fn selected(self) -> Vec<Part> {
+        let selected = self.parts.into_iter().filter_map(|(part, selection)| Some((part, selection?)));
+        selected
+            .map(|(mut part, selection)| {
+                part.changes.retain(|change| selection.includes(change));
+                part
+            })
+            .collect()
+    }
+}
+
+/// Whether something was written at a path of the host, or below it. If it is part of a whole that
+/// was removed, renamed or replaced, the commit says so.
+fn is_changed(part: &Part, path: &Path) -> bool {
+    let Some(below) = below(&part.point, path) else { return false };
+    let selection = Selection::of([below]);
+    part.changes.iter().any(|change| {
+        let is_whole = !matches!(change.kind, ChangeKind::Added | ChangeKind::Attributes);
+        selection.includes(change) || (is_whole && selection.reaches(&change.path))
+    })
+}
+
+/// Returns the path of the host from the root, without `.` and `..`. It need not exist there.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let wrong = |error: std::io::Error| Failure::usage(format!("{}: {error}", path.display()));
+    let mut clean = PathBuf::from("/");
+    for part in std::path::absolute(path).map_err(wrong)?.components() {
+        match part {
+            Component::ParentDir => drop(clean.pop()),
+            Component::Normal(name) => clean.push(name),
+            _ => {}
+        }
+    }
+    Ok(clean)
+}
+
+/// Returns the part of a path below a mount point: empty if it is the mount point or a directory
+/// above it.
+fn below(point: &Path, path: &Path) -> Option<Vec<u8>> {
+    if point.starts_with(path) {
+        return Some(Vec::new());
+    }
+    path.strip_prefix(point).ok().map(|below| below.as_os_str().as_bytes().to_vec())
 }
 
 /// Decides about the changes after the command has ended with `status`, and returns the exit
@@ -67,12 +165,12 @@ fn settle(sandbox: Sandbox, args: &RunArgs, status: u8) -> Result<(), Failure> {
         return sandbox.remove();
     }
     if args.commit && status == 0 {
-        return commit(sandbox, &parts, args);
+        return commit(sandbox, &Wanted::all(parts), args);
     }
     if args.commit {
         warn(&format!("the command failed ({status}): nothing is committed"));
     } else if !args.keep && ask::is_possible() {
-        return ask(sandbox, &parts, args);
+        return ask(sandbox, parts, args);
     }
     kept(&sandbox, &parts, args);
     Ok(())
@@ -91,17 +189,17 @@ pub(super) fn forget(sandbox: Sandbox, args: &RunArgs) {
     }
 }
 
-fn ask(sandbox: Sandbox, parts: &[Part], args: &RunArgs) -> Result<(), Failure> {
-    ask::show(summary::brief(parts).as_bytes());
+fn ask(sandbox: Sandbox, parts: Vec<Part>, args: &RunArgs) -> Result<(), Failure> {
+    ask::show(summary::brief(&parts).as_bytes());
     loop {
         match ask::ask() {
-            Answer::Commit => return commit(sandbox, parts, args),
+            Answer::Commit => return commit(sandbox, &Wanted::all(parts), args),
             Answer::Discard => return sandbox.remove(),
-            Answer::Show => ask::show(&summary::full(parts, true, true)?),
+            Answer::Show => ask::show(&summary::full(&parts, true, true)?),
             Answer::Keep => break,
         }
     }
-    kept(&sandbox, parts, args);
+    kept(&sandbox, &parts, args);
     Ok(())
 }
 
@@ -190,40 +288,67 @@ fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Fail
     Ok(Branches::new(upper, vec![Source { layer: lower, path: point.to_owned() }], Floor::Ground))
 }
 
-/// Applies all changes to the host, and removes the sandbox if that succeeds.
-fn commit(sandbox: Sandbox, parts: &[Part], args: &RunArgs) -> Result<(), Failure> {
+/// Applies changes to the host. Removes the sandbox if that succeeds and no other changes are left.
+fn commit(sandbox: Sandbox, wanted: &Wanted, args: &RunArgs) -> Result<(), Failure> {
     let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(sandbox.record.created);
     let options = CommitOptions { force: args.force, since: Some(since), ..CommitOptions::default() };
     if !args.force {
-        check_conflicts(parts, since)?;
+        check_conflicts(wanted, since)?;
     }
-    let total: usize = parts.iter().map(|part| part.changes.len()).sum();
-    let mut progress = Progress::on_terminal("changes committed", || total as u64);
+    let step = |part: &Part, selection: &Selection, report: &mut dyn FnMut(changes::Progress<'_>)| {
+        part.branches.commit(selection, &options, report)
+    };
+    each(sandbox, wanted, args, "committed", &step)
+}
+
+/// Drops changes. Removes the sandbox if no others are left.
+fn discard(sandbox: Sandbox, wanted: &Wanted, args: &RunArgs) -> Result<(), Failure> {
+    let step = |part: &Part, selection: &Selection, report: &mut dyn FnMut(changes::Progress<'_>)| {
+        part.branches.discard(selection, false, report)
+    };
+    each(sandbox, wanted, args, "discarded", &step)
+}
+
+/// Commits or discards the changes of one part.
+type Step<'a> = dyn Fn(&Part, &Selection, &mut dyn FnMut(changes::Progress<'_>)) -> Result<Outcome, Error> + 'a;
+
+/// Does a step for each part.
+fn each(sandbox: Sandbox, wanted: &Wanted, args: &RunArgs, done: &str, step: &Step<'_>) -> Result<(), Failure> {
+    let total = wanted.count();
+    let mut progress = Progress::on_terminal("changes", || total as u64);
     let mut failed = Vec::new();
     let mut before = 0;
-    for part in parts {
+    for (part, selection) in wanted.iter() {
         let mut report = |now: changes::Progress<'_>| {
             if let Some(progress) = &mut progress {
                 progress.show((before + now.done) as u64);
             }
         };
-        let outcome: Outcome =
-            part.branches.commit(&Selection::all(), &options, &mut report).map_err(|error| at(&part.point, &error))?;
+        let outcome = step(part, selection, &mut report).map_err(|error| at(&part.point, &error))?;
         before += part.changes.len();
         failed.extend(outcome.failed.iter().map(|failed| summary::failed(&part.point, failed)));
     }
     drop(progress);
-    let Some(first) = failed.first() else { return sandbox.remove() };
-    failed.iter().skip(1).for_each(|line| warn(line));
-    Err(Failure::system(format!("{first}; {} of {total} changes could not be committed", failed.len())))
+    if let Some(first) = failed.first() {
+        failed.iter().skip(1).for_each(|line| warn(line));
+        return Err(Failure::system(format!("{first}; {} of {total} changes could not be {done}", failed.len())));
+    }
+    if !wanted.is_all {
+        let left = parts(&sandbox)?;
+        if left.iter().any(|part| !part.changes.is_empty()) {
+            kept(&sandbox, &left, args);
+            return Ok(());
+        }
+    }
+    sandbox.remove()
 }
 
 /// Fails if a file has changed both on the host and in the sandbox: before anything is committed,
 /// below whichever mount point.
-fn check_conflicts(parts: &[Part], since: SystemTime) -> Result<(), Failure> {
+fn check_conflicts(wanted: &Wanted, since: SystemTime) -> Result<(), Failure> {
     let mut lines = Vec::new();
-    for part in parts {
-        let found = part.branches.conflicts(&Selection::all(), Some(since)).map_err(|error| at(&part.point, &error))?;
+    for (part, selection) in wanted.iter() {
+        let found = part.branches.conflicts(selection, Some(since)).map_err(|error| at(&part.point, &error))?;
         lines.extend(found.iter().map(|conflict| summary::conflict(&part.point, conflict)));
     }
     if lines.is_empty() {

@@ -224,6 +224,36 @@ fn mounts_that_hang_are_hidden() {
     }
 }
 
+/// Some of the changes are committed or discarded by their paths. The rest stays in the sandbox.
+#[test]
+fn paths_are_committed_and_discarded() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        let [kept, dropped] = ["dir/kept", "dir/dropped"].map(|name| host.file(name, "old"));
+        host.script(
+            "s",
+            "echo new >dir/kept; echo new >dir/dropped; mkdir lib; echo x >lib/x; echo y >lib/y; echo z >z",
+        );
+        let shown = host.run(&["--sandbox=s", "--diff", "lib"]).succeeds().out;
+        assert!(shown.lines().count() == 3 && shown.contains("lib/x"), "{shown}");
+        let committed = host.run(&["--sandbox=s", "--commit", "dir/kept", "lib/x"]).succeeds();
+        assert!(committed.err.contains("3 changes kept in sandbox s"), "{}", committed.err);
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "new\n");
+        assert_eq!(fs::read_to_string(host.home.join("lib/x")).unwrap(), "x\n");
+        assert_eq!(fs::read_to_string(&dropped).unwrap(), "old");
+        assert!(!host.home.join("lib/y").exists() && !host.home.join("z").exists());
+        host.run(&["--sandbox=s", "--discard", dropped.to_str().unwrap()]).succeeds();
+        // A command needs --, so that no path is taken for one.
+        let refused = host.run(&["--sandbox=s", "--commit", "true"]);
+        assert!(refused.code == 1 && refused.err.contains("a command needs -- before it"), "{}", refused.err);
+        // The last changes end the sandbox.
+        host.run(&["--sandbox=s", "--commit", "."]).succeeds();
+        assert_eq!(fs::read_to_string(&dropped).unwrap(), "old");
+        assert!(host.home.join("lib/y").exists() && host.home.join("z").exists());
+        assert_eq!(host.run(&["--list"]).succeeds().out, "");
+    }
+}
+
 #[test]
 fn what_root_writes_is_captured_and_committed() {
     is_captured_and_committed(Who::Root);
