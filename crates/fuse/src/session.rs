@@ -410,7 +410,21 @@ impl Session {
     /// # Errors
     /// If unmounting fails, most often because the file system was unmounted already.
     pub fn stop(&self) -> Result<(), MountError> {
+        self.check_at_mountpoint()?;
         mount::detach(self.attached, &self.mountpoint, true)
+    }
+
+    /// Fails if another file system is at the mount point: this one was detached there, or another
+    /// one covers it.
+    fn check_at_mountpoint(&self) -> Result<(), MountError> {
+        let there = mount::root_of(&Prepared::Done, &self.mountpoint);
+        let there = there.map(|root| rustix::fs::makedev(root.stx_dev_major, root.stx_dev_minor));
+        match (self.file_system_number(), there) {
+            (Some(own), Ok(there)) if u64::from(own) != there => {
+                Err(MountError::without_reason("unmounting", "it was detached before, or another mount covers it"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Aborts the connection at once: operations on open files fail from now on. Needs root.
@@ -418,6 +432,7 @@ impl Session {
     /// # Errors
     /// If umount2(2) fails.
     pub fn abort(&self) -> Result<(), MountError> {
+        self.check_at_mountpoint()?;
         mount::abort(&self.mountpoint)
     }
 }

@@ -486,6 +486,27 @@ fn the_second_signal_keeps_what_was_written_to_mappings() {
     assert_eq!((&bytes[..5], &bytes[5000..5006], bytes.len()), (&b"first"[..], &b"second"[..], 10_000));
 }
 
+/// A signal to a server whose mount was detached must not unmount what is there now.
+#[test]
+fn a_detached_server_leaves_the_next_mount_alone() {
+    let stage = Stage::new();
+    let (_, ro, at) = stage.union();
+    quiet("mount -t unionfs -o dirs=/mnt/ro=ro none /mnt/at");
+    let old = server(&at);
+    let open = fs::File::open(at.join("base")).unwrap();
+    quiet("umount -l /mnt/at");
+    quiet("mount -t unionfs -o dirs=/mnt/ro=ro none /mnt/at");
+    quiet(&format!("kill -TERM {old}"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(is_mounted(&at) && server(&at) != old && Path::new(&format!("/proc/{old}")).exists());
+    quiet(&format!("kill -TERM {old}"));
+    await_end(old);
+    assert!(is_mounted(&at));
+    drop(open);
+    unmount(&at);
+    assert_eq!(fs::read_to_string(ro.join("base")).unwrap(), "base\n");
+}
+
 /// The kernel's caches hide for seconds that a server is gone.
 #[test]
 fn nothing_is_mounted_over_a_dead_mount() {
