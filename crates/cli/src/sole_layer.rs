@@ -2,7 +2,7 @@
 //! once over a directory: two servers would overwrite each other's state.
 
 use crate::exit::Failure;
-use crate::lower;
+use crate::{lower, users};
 use hostfs::HostFs;
 use std::path::Path;
 use std::time::Duration;
@@ -16,17 +16,10 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) ->
     match host.claim(wait) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            let point = lower::mount_of(path).map(|point| format!("the mount at {}", point.display()));
-            let point = point.unwrap_or_else(|| "a mount outside of this mount namespace".to_owned());
-            let process = holder(host).map(|pid| format!(", process {pid}")).unwrap_or_default();
             let past =
                 if layer == "versionfs" { ", or mount a read-only view of the past with -o at=TIME" } else { "" };
-            let reason = format!(
-                "directory {}: in use by {point}{process}; {layer} can be mounted over a directory only once; use that mount, \
-                 unmount it first{past}",
-                path.display()
-            );
-            Err(Failure::mount(reason))
+            let why = who_uses(layer, path, holder(host));
+            Err(Failure::mount(format!("directory {}: in use by {why}{past}", path.display())))
         }
         Err(errno) => {
             tracing::warn!(
@@ -37,6 +30,31 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) ->
             Ok(())
         }
     }
+}
+
+/// Says who uses the directory, and what to do.
+fn who_uses(layer: &str, path: &Path, holder: Option<u32>) -> String {
+    let once = format!("{layer} can be mounted over a directory only once; use that mount, or unmount it first");
+    let process = holder.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    match (lower::mount_of(path), holder) {
+        (Some(point), _) => format!("the mount at {}{process}; {once}", point.display()),
+        (None, Some(pid)) if is_in_this_namespace(pid) => {
+            let users = users::served_by(pid).map(users::of_file_system).unwrap_or_default();
+            let names: Vec<_> = users.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
+            let programs = if names.is_empty() { "programs".to_owned() } else { names.join(", ") };
+            format!(
+                "process {pid}, whose mount was detached (umount -l), and {programs} still use it; end these, or the server \
+                 (kill {pid}, twice)"
+            )
+        }
+        (None, _) => format!("a mount outside of this mount namespace{process}; {once}"),
+    }
+}
+
+/// Whether a process has the mount namespace of this one.
+fn is_in_this_namespace(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    namespace("self").is_some_and(|own| namespace(&pid.to_string()) == Some(own))
 }
 
 /// Returns the process that has the directory locked, from /proc/locks.

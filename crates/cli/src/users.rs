@@ -41,6 +41,45 @@ pub fn of_files(path: &Path, numbers: &[u64]) -> HashMap<u64, Vec<User>> {
     found
 }
 
+/// Returns the other processes that use the file system whose `st_dev` has this minor number, as
+/// FUSE's file systems have: open files, mapped files, the working directory, the root directory.
+#[must_use]
+pub fn of_file_system(minor: u32) -> Vec<User> {
+    let device = (0, minor);
+    // The helper that waits for this process has inherited files of the user's shell.
+    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    let own = [std::process::id(), parent.unsigned_abs()];
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if own.contains(&pid) {
+            continue;
+        }
+        let path = process.path();
+        let is_at = |name| identity(&path.join(name)).is_some_and(|(major, minor, _)| (major, minor) == device);
+        if is_at("cwd")
+            || is_at("root")
+            || !open_files(&path, device).is_empty()
+            || !mapped_files(&path, device).is_empty()
+        {
+            let command = fs::read_to_string(path.join("comm")).unwrap_or_default();
+            found.push(User { pid, command: command.trim_end().to_owned() });
+        }
+    }
+    found
+}
+
+/// Returns the minor number of the file system that a process serves, on kernels that show it
+/// (Linux 6.18).
+#[must_use]
+pub fn served_by(pid: u32) -> Option<u32> {
+    let mut files = fs::read_dir(format!("/proc/{pid}/fdinfo")).ok()?.flatten();
+    files.find_map(|file| {
+        let text = fs::read_to_string(file.path()).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+    })
+}
+
 /// Returns the mount point of the mount that contains `path`, or `path` if that is unknown.
 #[must_use]
 pub fn mount_point(path: &Path) -> PathBuf {

@@ -10,6 +10,7 @@ use rustix::mount::{MountFlags, mount as mount_fs, mount_bind};
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use strata_tests::Sandbox;
@@ -505,6 +506,39 @@ fn a_detached_server_leaves_the_next_mount_alone() {
     drop(open);
     unmount(&at);
     assert_eq!(fs::read_to_string(ro.join("base")).unwrap(), "base\n");
+}
+
+/// versionfs serves a directory once. Who keeps an old server alive is named, and how to end it.
+#[test]
+fn a_server_whose_mount_was_detached_is_named() {
+    let stage = Stage::new();
+    let (dir, at) = (stage.dir("data"), stage.dir("at"));
+    fs::write(dir.join("file"), "text").unwrap();
+    let mount = || {
+        let mut mount = Command::new(PROGRAM);
+        testkit::outcome(mount.arg0("mount.versionfs").args([&dir, &at]).args(["-o", "logfile=/mnt/log"]))
+    };
+    mount().succeeds();
+    let old = server(&at);
+    let open = fs::File::open(at.join("file")).unwrap();
+    quiet("umount -l /mnt/at");
+    let refused = mount();
+    let why = format!("directory /mnt/data: in use by process {old}, whose mount was detached (umount -l), and ");
+    assert!(refused.code == 32 && refused.err.contains(&why), "{}", refused.err);
+    // Linux 6.18 shows which file system a process serves.
+    let shown = fs::read_dir(format!("/proc/{old}/fdinfo")).unwrap().flatten();
+    if shown.filter_map(|file| fs::read_to_string(file.path()).ok()).any(|text| text.contains("fuse_connection:")) {
+        assert!(refused.err.contains(&format!("{} (", std::process::id())), "{}", refused.err);
+    }
+    // Signals of one kind that arrive together count once.
+    quiet(&format!("kill {old}"));
+    let log = stage.sandbox.path("log");
+    testkit::until("the first signal has arrived", || fs::read_to_string(&log).unwrap().contains("SIGTERM: stopping"));
+    quiet(&format!("kill {old}"));
+    await_end(old);
+    mount().succeeds();
+    unmount(&at);
+    drop(open);
 }
 
 /// The kernel's caches hide for seconds that a server is gone.
