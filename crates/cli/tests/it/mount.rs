@@ -557,6 +557,30 @@ fn nothing_is_mounted_over_a_dead_mount() {
     unmount(&at);
 }
 
+/// A service that is stopped right after its start, as systemd does it: at any moment, the server
+/// ends by the signal or with success, and nothing stays mounted.
+#[test]
+fn a_server_is_stopped_right_after_its_start() {
+    let stage = Stage::new();
+    let (_, _, at) = stage.union();
+    for round in 0..40 {
+        let mut server = Command::new("/sbin/mount.unionfs")
+            .args(["none", "/mnt/at", "--foreground", "-o", "dirs=/mnt/rw:/mnt/ro,log=off"])
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2 * round));
+        quiet(&format!("kill -TERM {}", server.id()));
+        let status = server.wait().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert!(status.success() || signal == Some(15), "round {round}: {status}");
+        assert!(!is_mounted(&at), "round {round}");
+    }
+    for _ in 0..20 {
+        quiet("mount -t unionfs -o dirs=/mnt/rw:/mnt/ro none /mnt/at");
+        quiet("umount /mnt/at");
+    }
+}
+
 #[test]
 fn foreground_mounts_serve_in_the_started_process() {
     let stage = Stage::new();
