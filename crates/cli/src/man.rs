@@ -20,7 +20,8 @@ struct TypeText {
 }
 
 /// Describes the first argument where it names no directory.
-const SOURCE_HELP: &str = "any name; df and findmnt show it as the source. mount -a recognizes a mounted fstab line by its source. \
+const SOURCE_HELP: &str = "any name that is no path; df and findmnt show it as the source. mount(8) makes /srv of srv if it runs in \
+                           /. mount -a recognizes a mounted fstab line by its source. \
                            With none, the type is shown as the source, and mount -a tries the line again";
 
 const STACK: TypeText = TypeText {

@@ -114,6 +114,45 @@ fn no_column_is_empty() {
     }
 }
 
+/// mount(8) makes `/srv` of a source `srv` if it runs in `/`.
+#[test]
+fn names_in_fstab_are_no_directories() {
+    const IN_ROOT: [&str; 20] = [
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib64",
+        "lost+found",
+        "media",
+        "mnt",
+        "opt",
+        "proc",
+        "root",
+        "run",
+        "sbin",
+        "srv",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+    ];
+    let mut found = 0;
+    for (page, text) in pages() {
+        for (_, step) in commands::steps(&page.display().to_string(), &text) {
+            let commands::Step::Block(language, block) = step else { continue };
+            for name in block.lines().filter_map(|line| line.split_whitespace().next()).filter(|_| language == "fstab")
+            {
+                assert!(!IN_ROOT.contains(&name), "{}: {name}", page.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 3);
+}
+
 #[test]
 fn every_page_is_in_the_book() {
     let docs = top().join("docs");
