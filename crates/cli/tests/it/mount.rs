@@ -231,6 +231,48 @@ fn fstab_lines_are_mounted_with_their_flags() {
     unmount(&at3);
 }
 
+/// With `user`, mount(8) runs the helper as the user, so it mounts with that user's rights.
+#[test]
+fn a_user_mounts_a_line_of_fstab() {
+    const NOBODY: u32 = 65534;
+    let stage = Stage::new();
+    let (rw, _, at) = stage.union();
+    fs::set_permissions(stage.sandbox.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // A user can't reach the build directory, and may not open the device everywhere.
+    let (program, device) = (stage.sandbox.path("strata"), stage.sandbox.path("fuse"));
+    fs::copy(PROGRAM, &program).unwrap();
+    let helper = Path::new("/sbin/mount.unionfs");
+    fs::remove_file(helper).unwrap();
+    symlink(&program, helper).unwrap();
+    let number = rustix::fs::makedev(10, 229);
+    let kind = rustix::fs::FileType::CharacterDevice;
+    rustix::fs::mknodat(rustix::fs::CWD, &device, kind, rustix::fs::Mode::from_raw_mode(0o666), number).unwrap();
+    fs::set_permissions(&device, fs::Permissions::from_mode(0o666)).unwrap();
+    mount_bind(&device, "/dev/fuse").unwrap();
+    let fstab = stage.sandbox.path("fstab");
+    fs::write(&fstab, "web /mnt/at unionfs dirs=/mnt/rw=rw:/mnt/ro=ro,user,noauto 0 0\n").unwrap();
+    if !Path::new("/etc/fstab").exists() {
+        fs::write("/etc/fstab", "").unwrap();
+    }
+    mount_bind(&fstab, "/etc/fstab").unwrap();
+    let as_user = |words: &str| testkit::outcome(line(words).uid(NOBODY).gid(NOBODY));
+    let refused = as_user("mount /mnt/at");
+    assert!(refused.code == 32 && refused.err.contains("/mnt/rw"), "{}", refused.err);
+    for dir in [&rw, &at] {
+        std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    as_user("mount /mnt/at").succeeds();
+    assert_eq!(findmnt(&at, "FSTYPE,SOURCE"), "fuse.unionfs web");
+    let options = findmnt(&at, "OPTIONS");
+    assert!(["nosuid", "nodev", "noexec", "user_id=65534"].iter().all(|option| options.contains(option)), "{options}");
+    assert_eq!(as_user("cat /mnt/at/base").succeeds().out, "base\n");
+    as_user("cp /mnt/at/base /mnt/at/copy").succeeds();
+    // Not even root has access.
+    assert!(fs::metadata(at.join("base")).is_err());
+    as_user("umount /mnt/at").succeeds();
+    assert_eq!(fs::metadata(rw.join("copy")).unwrap().uid(), NOBODY);
+}
+
 #[test]
 fn an_fstab_line_is_mounted_only_once() {
     let stage = Stage::new();
