@@ -86,7 +86,7 @@ pub fn failure(path: &Path, command: &str, error: Error) -> Failure {
              use the program that mounted it, or unmount it and mount it again"
         )),
         Error::Garbled => Failure::system(format!("{path}: {command}: the server's reply can't be parsed")),
-        Error::Refused(errno) => refusal(&format!("{path}: {command}"), errno),
+        Error::Refused(errno) => refusal(&path.to_string(), command, errno),
         Error::Channel(Errno::NOTCONN | Errno::CONNABORTED) => {
             Failure::mount(format!("{path}: the mount's server has exited; unmount it (umount -l)"))
         }
@@ -109,21 +109,18 @@ pub fn failure(path: &Path, command: &str, error: Error) -> Failure {
 }
 
 /// Returns the failure for a command that the server or a layer refused.
-fn refusal(what: &str, errno: Errno) -> Failure {
+fn refusal(path: &str, command: &str, errno: Errno) -> Failure {
+    let list = format!("strata control --list {path}");
     let why = match errno {
-        Errno::NOTTY => "no such command on this mount; strata control --list lists the commands".to_owned(),
-        Errno::OPNOTSUPP => {
-            "not supported for this file or directory; strata control --list describes the command".to_owned()
-        }
-        Errno::INVAL => "invalid input; strata control --list describes the command".to_owned(),
-        Errno::PERM => {
-            "not permitted: most commands that change the mount are restricted to root and the mounting user; \
-                        see strata control --list"
-                .to_owned()
-        }
-        _ => return Failure { exit: Exit::Mount, reason: format!("{what}: {}", reason(errno)) },
+        Errno::NOTTY => format!("no such command on this mount; {list} lists the commands"),
+        Errno::OPNOTSUPP => format!("not supported for this file or directory; {list} describes the command"),
+        Errno::INVAL => format!("invalid input; {list} describes the command"),
+        Errno::PERM => format!(
+            "not permitted: most commands that change the mount are restricted to root and the mounting user; see {list}"
+        ),
+        _ => return Failure { exit: Exit::Mount, reason: format!("{path}: {command}: {}", reason(errno)) },
     };
-    Failure::usage(format!("{what}: {why}"))
+    Failure::usage(format!("{path}: {command}: {why}"))
 }
 
 #[cfg(test)]
@@ -155,7 +152,7 @@ mod tests {
             (Error::Version(7), Exit::Mount, "version 7 of the control protocol, this program version 1"),
             (Error::Garbled, Exit::System, "can't be parsed"),
             (Error::Refused(Errno::PERM), Exit::Usage, "root and the mounting user"),
-            (Error::Refused(Errno::NOTTY), Exit::Usage, "strata control --list"),
+            (Error::Refused(Errno::NOTTY), Exit::Usage, "strata control --list /mnt/x"),
             (Error::Refused(Errno::OPNOTSUPP), Exit::Usage, "not supported for this file or directory"),
             (Error::Refused(Errno::NOSPC), Exit::Mount, "a.b: "),
             (Error::Channel(Errno::NOTCONN), Exit::Mount, "umount -l"),

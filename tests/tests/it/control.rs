@@ -185,14 +185,15 @@ fn layers_have_commands(transport: Transport) {
     }
     assert_eq!(mode() & 0o4000, 0o4000);
     let file = fs::read_dir(&group).unwrap().next().unwrap().unwrap().path();
-    let cases: [(&[&str], &Path, &str); 5] = [
+    let cases: [(&[&str], &Path, &str); 6] = [
         (&["usenetfs.state"], &file, "not supported for this file or directory"),
         (&["usenetfs.state", "input"], &group, "invalid input"),
         (&["usenetfs.other"], &group, "no such command"),
-        (&["no-command"], &group, "usenetfs"),
+        (&["no-command"], &group, "no-command: no such command on this mount; strata control --list "),
+        (&["state"], &group, "did you mean usenetfs.state?"),
         (&["usenetfs.state"], Path::new("/proc"), "not on a Strata mount"),
     ];
-    for (words, path, output) in cases.iter().filter(|(words, ..)| words[0] != "no-command") {
+    for (words, path, output) in cases {
         let (code, text) = control(words, path);
         assert!(code != Some(0) && text.contains(output), "{words:?}: {text}");
     }
