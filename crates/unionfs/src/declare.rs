@@ -179,9 +179,10 @@ const MANUAL: Manual = Manual {
          can be read-write or read-only. A file of a read-only branch is copied to a read-write \
          branch to its left before it is changed, and a removed one is hidden by a whiteout, so a \
          read-only branch never changes.",
-        "The branches remain ordinary directories, and you can look into them at any time. Don't \
-         change them while the union is mounted; such changes become visible after a delay, which \
-         depends on cache=.",
+        "The branches remain ordinary directories, and you can look into them at any time. Files \
+         that are changed there while the union is mounted show at once if the kernel reports such \
+         changes, else after a delay, which depends on cache=. The list of branches itself can be \
+         changed at any time with unionctl(1).",
     ],
     examples: &[
         (
@@ -192,7 +193,7 @@ const MANUAL: Manual = Manual {
             "mount -t unionfs none /bin -o dirs=/mnt/persist:/mnt/nfsbins=nfsro",
             "Merge programs of an NFS export with local changes, over the local /bin.",
         ),
-        ("srv /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0", "A line of /etc/fstab."),
+        ("union /srv/union unionfs dirs=/srv/changes=rw:/srv/base=ro,nosuid,nofail 0 0", "A line of /etc/fstab."),
         ("mount -o remount,ro /UNIONFS", "Make the union read-only."),
         (
             "mount -o remount,add=/media/module /UNIONFS",

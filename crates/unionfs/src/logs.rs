@@ -19,7 +19,8 @@ pub(crate) struct LogFile {
     tag: u16,
     /// Also used for the names of the branch's index entries.
     tags: Arc<RwLock<Tags>>,
-    /// `None` until the first record is written, if the branch has no log or it could not be opened.
+    /// `None` until the first record is written, if the branch has no log or it could not be
+    /// opened.
     log: Option<Log>,
     /// The branch has no log.
     is_absent: bool,

@@ -121,8 +121,8 @@ impl Merger {
     }
 
     /// Returns the union's tag of a branch: one that a log has for its path, or for its fingerprint
-    /// if the branch was mounted elsewhere. A copy of a branch, or another directory at its path, gets a
-    /// new one. The second value is true if no log has had the tag so far.
+    /// if the branch was mounted elsewhere. A copy of a branch, or another directory at its path,
+    /// gets a new one. The second value is true if no log has had the tag so far.
     pub(crate) fn tag(&mut self, source: &Source) -> (u16, bool) {
         let own = source.tagged();
         let is_free = |tag: &u16| (1..=TAGS).contains(tag) && !self.members.contains(tag);
