@@ -87,8 +87,12 @@ pub(crate) fn open_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), load
 /// Creates a log without records on a branch that has none. If this is interrupted, the next mount
 /// finds an incomplete header, and writes the log again.
 pub(crate) fn create_log(cx: &Cx<'_>, root: &Arc<dyn Vnode>) -> Result<Log> {
-    let (_, file) = preserving_times(cx, root, || root.create(cx, Name::new(IDENT)?, 0o600, OpenFlags::RDWR))?;
-    write_all(&*file, cx, HEADER, 0)?;
+    // The first write to a layer below can also create files in the root.
+    let file = preserving_times(cx, root, || {
+        let (_, file) = root.create(cx, Name::new(IDENT)?, 0o600, OpenFlags::RDWR)?;
+        write_all(&*file, cx, HEADER, 0)?;
+        Ok(file)
+    })?;
     Ok(Log::new(file, HEADER.len() as u64))
 }
 
