@@ -318,14 +318,13 @@ impl Core {
         let copy = &Lower { vnode: built.entry.vnode.clone(), branch: to };
         self.index_copy(op, vnode.id, (from, copy), place)?;
         let named = place.map_or(Err(Errno::NOENT), |place| {
-            self.begin_use(op, (&place.parent, place.name()?), (from, attr), Some(to))?;
-            self.publish_name(op, place, copy, built)
-        });
-        if named.is_ok() {
+            let _begun = self.begin_use(op, (&place.parent, place.name()?), (from, attr), Some(to))?;
+            self.publish_name(op, place, copy, built)?;
             self.use_name(op, vnode.id, op.set.branch(to)?.tag);
-        } else {
+            Ok(())
+        });
+        if named.is_err() {
             // The names lead to the copy by the index entry, which is enough.
-            self.cancel_use(op);
             self.discard(op, built);
         }
         Ok(())
@@ -384,10 +383,9 @@ impl Core {
         let Some(part) = dir.part(lower.branch)? else { return Ok(false) };
         let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
-        self.begin_use(op, (dir, name), (&old, &entry.attr), Some(lower.branch))?;
+        let _begun = self.begin_use(op, (dir, name), (&old, &entry.attr), Some(lower.branch))?;
         let linked = self.preserving_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
-            self.cancel_use(op);
             return if op.set.retry_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }
         self.use_name(op, vnode.id, op.set.branch(lower.branch)?.tag);

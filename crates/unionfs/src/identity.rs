@@ -116,10 +116,14 @@ impl Identity {
     pub(crate) fn replace(&self, known: Known, opened: Logs, written: &[u16]) {
         let old = {
             let mut logs = self.logs.lock();
+            let deferred = self.deferred.lock();
             let mut all = self.known.write();
-            self.aliases.store(known.aliases.of.len(), Ordering::Release);
-            self.names.store(known.names.len(), Ordering::Release);
             *all = known;
+            // Lookups assign aliases while branches are changed.
+            let is_alias = |record: &&Record| matches!(record, Record::Alias { .. } | Record::Unalias { .. });
+            deferred.iter().filter(is_alias).for_each(|record| all.apply(record.clone()));
+            self.aliases.store(all.aliases.of.len(), Ordering::Release);
+            self.names.store(all.names.len(), Ordering::Release);
             logs.replace(opened, written)
         };
         drop(old);

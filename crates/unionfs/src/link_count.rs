@@ -27,6 +27,27 @@ fn path_on_branch(op: &Op<'_>, lower: &Lower, place: &Place) -> Option<Vec<u8>> 
     (at.id() == lower.vnode.id()).then_some(path)
 }
 
+/// This thread's operation on a name ([`Core::begin_use`]). Dropping it ends the operation, in the
+/// log too. If nothing counted the name as used up before, the counts remain.
+#[must_use]
+pub(crate) struct NameUse<'a> {
+    core: &'a Core,
+    op: &'a Op<'a>,
+}
+
+impl Drop for NameUse<'_> {
+    fn drop(&mut self) {
+        let counting = self.core.links.counting.lock();
+        match counting.pending.get(&std::thread::current().id()) {
+            Some(&Record::Using { number, .. }) => self.core.write_names(self.op, counting, number, &[]),
+            _ => {
+                drop(counting);
+                self.core.links.forget_use();
+            }
+        }
+    }
+}
+
 impl Core {
     /// Adds a copy of `old` to the index. From then on, the names of the file on its old branch
     /// count as lower names that lead to the copy. `place`: a name of the file, if one is known.
@@ -136,44 +157,33 @@ impl Core {
 
     /// Logs that a name of a lower file is about to be hidden or replaced by the branch `hider`, or
     /// removed from its own branch (`None`), so that the next mount after a crash checks whether it
-    /// was. [`Self::note_name_removed`], [`Self::use_name`] or [`Self::cancel_use`] has to end
-    /// this.
-    pub(crate) fn begin_use(
-        &self,
-        op: &Op<'_>,
+    /// was. [`Self::note_name_removed`] or [`Self::use_name`] counts the name as used up before the
+    /// result is dropped.
+    pub(crate) fn begin_use<'a>(
+        &'a self,
+        op: &'a Op<'a>,
         (dir, name): (&UnionVnode, Name<'_>),
         (lower, attr): (&Lower, &Attr),
         hider: Option<BranchId>,
-    ) -> Result<()> {
+    ) -> Result<NameUse<'a>> {
         let number = self.number_of(op, lower, attr)?;
+        let begun = NameUse { core: self, op };
         if attr.nlink < 2 && self.links.branch(number).is_none() {
-            return Ok(());
+            return Ok(begun);
         }
         let mut counting = self.links.begin_use(op, number)?;
         // Not before: a copy may have been added to the index meanwhile.
         let Some(by) = self.recorder(op, number, lower, attr.nlink, hider) else {
             counting.uncounted.insert(std::thread::current().id(), number);
-            return Ok(());
+            return Ok(begun);
         };
         let tag = op.set.branch(lower.branch)?.tag;
         let record = Record::Using { by, tag, number, first: attr.nlink, path: dir.path_to(name) };
         match self.append_use(op, counting, record) {
             // A path of 64 KiB can't be logged. The link count is wrong only after a crash at this
             // moment.
-            Err(Errno::NAMETOOLONG) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Ends [`Self::begin_use`] of a name that was not used up.
-    pub(crate) fn cancel_use(&self, op: &Op<'_>) {
-        let counting = self.links.counting.lock();
-        match counting.pending.get(&std::thread::current().id()) {
-            Some(&Record::Using { number, .. }) => self.write_names(op, counting, number, &[]),
-            _ => {
-                drop(counting);
-                self.links.forget_use();
-            }
+            Err(Errno::NAMETOOLONG) => Ok(begun),
+            other => other.map(|()| begun),
         }
     }
 
@@ -327,7 +337,6 @@ impl Core {
             tracing::warn!(%errno, "could not update the link count of a file");
             self.links.forget_use();
         }
-        self.links.end_uncounted_use();
     }
 
     /// Returns the number of names that still lead to an indexed file.
@@ -429,7 +438,8 @@ mod tests {
                     let set = top.core.branches.get();
                     let op = Op::new(&cx, &set);
                     let attr = file.getattr(&cx).unwrap();
-                    top.core.begin_use(&op, (top, name("b")), (&lower, &attr), Some(BranchId(0))).unwrap();
+                    let begun = top.core.begin_use(&op, (top, name("b")), (&lower, &attr), Some(BranchId(0)));
+                    std::mem::forget(begun.unwrap());
                     top.core.create_whiteout(&op, &top.part(BranchId(0)).unwrap().unwrap(), name("b")).unwrap();
                 });
             });

@@ -41,9 +41,13 @@ impl Core {
                 Err(Errno::NAMETOOLONG | Errno::INVAL | Errno::LOOP) => NameState::Visible,
                 other => other?,
             };
+            let copy = self.links.branch(number).and_then(|at| op.set.branch(at).ok());
             match name_state {
                 NameState::Hidden => self.use_name(op, number, using.by),
-                NameState::Removed if self.links.branch(number).is_some() => self.use_name(op, number, using.by),
+                // The names of a copy's original are counted as they were; the copy counts its own.
+                NameState::Removed if copy.is_some_and(|branch| branch.tag != using.tag) => {
+                    self.use_name(op, number, using.by);
+                }
                 NameState::Visible | NameState::Removed => self.end_use(op, number, using.by),
             }
         }

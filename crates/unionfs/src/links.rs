@@ -101,15 +101,9 @@ impl Links {
 
     /// Forgets this thread's operation. The log still has it: the next mount completes it.
     pub(crate) fn forget_use(&self) {
-        if self.counting.lock().pending.remove(&std::thread::current().id()).is_some() {
-            self.ended.notify_all();
-        }
-        self.end_uncounted_use();
-    }
-
-    /// Ends this thread's operation on a name that the log does not count, if there is one.
-    pub(crate) fn end_uncounted_use(&self) {
-        if self.counting.lock().uncounted.remove(&std::thread::current().id()).is_some() {
+        let (mut counting, this) = (self.counting.lock(), std::thread::current().id());
+        let (logged, other) = (counting.pending.remove(&this), counting.uncounted.remove(&this));
+        if logged.is_some() || other.is_some() {
             self.ended.notify_all();
         }
     }

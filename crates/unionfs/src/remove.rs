@@ -82,15 +82,11 @@ impl UnionVnode {
         // On a branch that is not written, the file is only hidden, which frees no space.
         let hider = if op.set.writable(branch) { None } else { Some(core.hiding_branch(op, self, branch)?) };
         let remove = || {
-            core.begin_use(op, (self, name), (&lower, &entry.attr), hider)?;
-            let removed = core.remove_leaf(op, self, &stack, name, (branch, hider), shows);
-            if !matches!(removed, Ok(Step::Done(_))) {
-                core.cancel_use(op);
-            }
-            removed
+            let begun = core.begin_use(op, (self, name), (&lower, &entry.attr), hider)?;
+            Ok((core.remove_leaf(op, self, &stack, name, (branch, hider), shows)?, begun))
         };
-        let removed = if hider.is_none() { core.with_reserve(op, remove) } else { remove() };
-        let removed = match removed? {
+        let (removed, _begun) = if hider.is_none() { core.with_reserve(op, remove)? } else { remove()? };
+        let removed = match removed {
             Step::Done(removed) => removed,
             Step::Need(branch) => return Ok(Step::Need(branch)),
             Step::Retry => return Ok(Step::Retry),

@@ -225,16 +225,13 @@ impl Rename<'_> {
             Hit::Leaf { branch, entry } => Some((Lower { vnode: entry.vnode.clone(), branch: *branch }, entry.attr)),
             Hit::None | Hit::Dir { .. } => None,
         };
-        if let Some((lower, attr)) = &replaced {
+        let begun = replaced.as_ref().map(|(lower, attr)| {
             let hider = (lower.branch != target).then_some(target);
-            self.core.begin_use(op, (self.to, self.new_name), (lower, attr), hider)?;
-        }
-        let moved = self.move_covered(op, &from_stack, &old, &new);
-        if !matches!(moved, Ok(true)) {
-            if replaced.is_some() {
-                self.core.cancel_use(op);
-            }
-            return moved;
+            self.core.begin_use(op, (self.to, self.new_name), (lower, attr), hider)
+        });
+        let _begun = begun.transpose()?;
+        if !self.move_covered(op, &from_stack, &old, &new)? {
+            return Ok(false);
         }
         self.note_rename();
         self.clean_up(op, &to_stack, &new, there)?;

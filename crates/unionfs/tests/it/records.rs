@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "the tests create their own directories")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use crate::common::layer_ops::{attr, name, read};
+use crate::common::layer_ops::{at, attr, name, read};
 use hostfs::{HostFs, HostOptions};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::TempDir;
-use unionfs::{Branch, BranchChange, ChangePolicy, InUse, Mode, Options, Unionfs};
+use unionfs::{Branch, BranchChange, ChangePolicy, Delete, InUse, Mode, Options, Unionfs};
 use vnode::{Cx, Layer, OpenFlags, RenameFlags};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
@@ -47,8 +47,11 @@ impl Bed {
 
     /// Builds a union of branches, listed as for `dirs=`.
     fn mount(&self, branches: &str) -> Arc<Unionfs> {
-        let branches = branches.split(':').map(|branch| self.branch(branch)).collect();
-        Unionfs::new(branches, Options::default()).unwrap()
+        self.mount_with(branches, Options::default())
+    }
+
+    fn mount_with(&self, branches: &str, options: Options) -> Arc<Unionfs> {
+        Unionfs::new(branches.split(':').map(|branch| self.branch(branch)).collect(), options).unwrap()
     }
 
     fn shell(&self, script: &str) {
@@ -59,13 +62,13 @@ impl Bed {
 
 fn append(union: &Unionfs, path: &str, text: &str) {
     let size = attr(union, path).size;
-    let file = crate::common::layer_ops::at(union, path).open(&CX, OpenFlags::WRONLY).unwrap();
+    let file = at(union, path).open(&CX, OpenFlags::WRONLY).unwrap();
     assert_eq!(file.write(&CX, text.as_bytes(), size).unwrap(), text.len());
 }
 
 fn rename(union: &Unionfs, from: &str, to: &str) {
     let ((from_dir, from), (to_dir, to)) = (crate::common::layer_ops::split(from), crate::common::layer_ops::split(to));
-    let dir = |path: &str| if path.is_empty() { union.root() } else { crate::common::layer_ops::at(union, path) };
+    let dir = |path: &str| if path.is_empty() { union.root() } else { at(union, path) };
     dir(from_dir).rename(&CX, name(from), &dir(to_dir), name(to), RenameFlags::default()).unwrap();
 }
 
@@ -101,6 +104,20 @@ fn a_new_first_branch_keeps_hard_links_together() {
     // What is discarded with the branch does not come back, and what it hid does.
     assert_one_file(&bed.mount("b=rw:c=ro"), &["f0", "f1", "f2"], "data+b");
     assert_one_file(&bed.mount("c=ro"), &["f0", "f1", "f2"], "data");
+}
+
+/// With `delete=all`, a replaced name is removed from its own branch instead of being hidden.
+#[test]
+fn a_name_that_is_replaced_and_removed_from_its_branch_is_counted_once() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    let mount = || bed.mount_with("a=rw:b=rw:c=ro", Options { delete: Delete::All, ..Options::default() });
+    let union = mount();
+    union.root().mknod(&CX, name("new"), 0o100_644, 0).unwrap();
+    rename(&union, "new", "f0");
+    assert_one_file(&union, &["f1", "f2"], "data+b");
+    drop(union);
+    assert_one_file(&mount(), &["f1", "f2"], "data+b");
 }
 
 /// The number of a file is that of its original, whichever branches are listed before.
@@ -147,7 +164,7 @@ fn link_counts_after_the_first_branch_was_removed() {
 fn a_branch_that_returns_has_the_same_files() {
     let bed = Bed::new(&["a", "r"]);
     let union = bed.mount("a=rw:r=ro");
-    let held: Vec<_> = ["f0", "f1", "f2"].iter().map(|path| crate::common::layer_ops::at(&*union, path)).collect();
+    let held: Vec<_> = ["f0", "f1", "f2"].iter().map(|path| at(&*union, path)).collect();
     let number = attr(&*union, "f0").ino;
     union.change_branches(vec![BranchChange::Remove(bed.0.join("r"))], &POLICY).unwrap();
     assert!(crate::common::layer_ops::find(&*union, "f0").is_none());
