@@ -64,6 +64,11 @@ impl Branches {
         Ok(Writable::new(&self.pairs())?)
     }
 
+    /// Returns the union of the target and the branches below it, which changes the target only.
+    pub(crate) fn below_writable(&self) -> Result<Writable, Error> {
+        Ok(Writable::new(self.pairs().get(1..).unwrap_or_default())?)
+    }
+
     fn pairs(&self) -> Vec<(Arc<dyn Layer>, PathBuf)> {
         let sources = [&self.upper].into_iter().chain(&self.below);
         sources.map(|source| (Arc::clone(&source.layer), source.path.clone())).collect()

@@ -9,8 +9,11 @@ use crate::journal::Journal;
 use crate::ops::{is_dir, is_within, lookup, resolve, resolve_dir, split};
 use crate::select::Selection;
 use crate::target::{Target, directories};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::SystemTime;
+use unionfs::offline::KnownAs;
+use vnode::Vnode;
 
 /// How a commit behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +88,14 @@ impl Branches {
         if options.dry_run {
             return Ok(Outcome { done: chosen, failed: Vec::new(), conflicts });
         }
+        let known = match options.merging {
+            true => known_as(&views, &found.groups, interrupted.is_some())?,
+            false => BTreeMap::new(),
+        };
+        // A power failure meanwhile must not take what was recorded before.
+        for source in [&self.upper].into_iter().chain(self.below.first()) {
+            source.layer.sync(&cx).at("write the branches to the disk", b"")?;
+        }
         let mut journal = interrupted.unwrap_or_else(Journal::new);
         let mut work = chosen.clone();
         let mut unfolded: BTreeSet<Vec<u8>> = BTreeSet::new();
@@ -127,8 +138,12 @@ impl Branches {
             false => outcome.conflicts.iter().map(|conflict| conflict.path.clone()).collect(),
         };
         self.push_marks(&views, &mut target, &selection, &excluded)?;
+        let copied = target.copied().clone();
         target.finish()?;
-        if !outcome.failed.is_empty() {
+        if outcome.failed.is_empty() {
+            self.prune_index_of_target()?;
+            self.keep_known_as(&copied, &known)?;
+        } else {
             // The next phase of the journal does not name the directories.
             self.clean_target(&journal)?;
         }
@@ -138,11 +153,26 @@ impl Branches {
         self.correct_link_counts(false)?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
-            self.prune_index_of_target()?;
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;
             self.tidy()?;
         }
         Ok(outcome)
+    }
+
+    /// Records on the target what newer branches, which are not given, know its new files by.
+    fn keep_known_as(
+        &self,
+        copied: &HashMap<u64, Arc<dyn Vnode>>,
+        known: &BTreeMap<u64, KnownAs>,
+    ) -> Result<(), Error> {
+        let mut files = known.iter().filter_map(|(number, known)| Some((copied.get(number)?, known))).peekable();
+        if files.peek().is_some() {
+            let below = self.below_writable()?;
+            for (file, known) in files {
+                below.keep_known_as(&cx(), file, known).at("write the identity log", b"")?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the names of the files to commit that lead to a copy in the upper branch by the
@@ -188,6 +218,24 @@ impl Branches {
         }
         Ok((selection, conflicts))
     }
+}
+
+/// Returns what newer branches know the files with several names by, by their numbers.
+/// `interrupted`: an interrupted commit can have changed the records. Link counts of newer branches
+/// can be too large then, but not too small.
+fn known_as(views: &Views, groups: &[Vec<Vec<u8>>], interrupted: bool) -> Result<BTreeMap<u64, KnownAs>, Failed> {
+    let mut all = BTreeMap::new();
+    for path in groups.iter().filter_map(|group| group.first()) {
+        let Some(file) = resolve(&cx(), &views.all.root(), path).at("look up", path)? else { continue };
+        let attr = file.getattr(&cx()).at("read the attributes", path)?;
+        if let Some(mut known) = views.all.known_as(&file).at("look up the inode number", path)? {
+            if interrupted {
+                known.names = known.names.max(attr.nlink);
+            }
+            all.insert(attr.ino, known);
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the changes to make.

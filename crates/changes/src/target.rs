@@ -223,6 +223,11 @@ impl<'a> Target<'a> {
         Ok(Arc::clone(file))
     }
 
+    /// Returns the files that were copied, by their number in the union.
+    pub(crate) fn copied(&self) -> &HashMap<u64, Arc<dyn Vnode>> {
+        &self.copied
+    }
+
     /// Returns the target's file if another name of the same file exists there with the same
     /// content.
     fn other_name(&self, path: &[u8], now: &Entry) -> Result<Option<Arc<dyn Vnode>>, Failed> {

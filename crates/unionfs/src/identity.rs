@@ -5,6 +5,8 @@ use crate::inode_number::next_free;
 use crate::log::{Alias, Original, Record, Tagged};
 use crate::logs::Logs;
 use crate::recorded::{Counts, Known, LinkCount, LowerKey, Using, total};
+use crate::records::tag_of_branch;
+use crate::tags::free_tag;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,6 +106,16 @@ impl Identity {
     /// Returns a copy of the tags alone.
     pub(crate) fn tags(&self) -> Known {
         Known { tags: self.known.read().tags.clone(), ..Known::default() }
+    }
+
+    /// Returns the tag of a branch, which gets one if it has none. It need not be the union's.
+    pub(crate) fn tag_branch(&self, branch: &Tagged) -> u16 {
+        let mut logs = self.logs.lock();
+        let tags = &mut self.known.write().tags;
+        let tag = tag_of_branch(tags, branch).unwrap_or_else(|| free_tag(|tag| tags.contains_key(&tag)));
+        let branch = tags.entry(tag).or_insert_with(|| branch.clone());
+        logs.add_branch(tag, branch.clone());
+        tag
     }
 
     /// Returns the original of a copy that the index has.

@@ -162,6 +162,11 @@ impl Logs {
         self.files.is_empty()
     }
 
+    /// Adds a branch that records can refer to.
+    pub(crate) fn add_branch(&mut self, tag: u16, branch: Tagged) {
+        self.branches.insert(tag, branch);
+    }
+
     /// Whether the branch with this tag has a log that is written.
     pub(crate) fn has(&self, tag: u16) -> bool {
         self.files.iter().any(|file| file.tag == tag)

@@ -4,8 +4,8 @@
 
 use crate::branch::Lower;
 use crate::build::Unionfs;
-use crate::inode_number::{lower_of, tag_of};
-use crate::log::Record as LogRecord;
+use crate::inode_number::{compose, lower_of, tag_of};
+use crate::log::{Alias, Record as LogRecord, Tagged};
 use crate::lookup::Hit;
 use crate::metacopy::{as_metacopy, metacopy_of};
 use crate::node::{Core, UnionVnode};
@@ -13,6 +13,7 @@ use crate::op::Op;
 use crate::opaque_redirect::{OPAQUE, is_redirect};
 use crate::options::{Branch, BuildError, Metacopy, Mode, Options};
 use crate::ownnames::LINKS;
+use crate::recorded::LinkCount;
 use crate::set::{BranchSet, Member};
 use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
 use std::collections::{BTreeMap, BTreeSet};
@@ -142,6 +143,27 @@ impl View {
         Ok(at.map(|at| (at, lower_of(number))))
     }
 
+    /// Returns what branches to the left of these know a file by. `None` if it is not known.
+    ///
+    /// # Errors
+    /// Those of reading the file; `EXDEV` if it is not an object of this view.
+    pub fn known_as(&self, file: &Arc<dyn Vnode>) -> Result<Option<KnownAs>> {
+        let (file, set) = (self.own(file)?, self.set());
+        let identity = &self.0.core().identity;
+        let tags = identity.tags().tags;
+        let Some(branch) = tag_of(file.id).and_then(|tag| tags.get(&tag)) else { return Ok(None) };
+        let leaf = file.leaf();
+        let alias = identity.alias(set.branch(leaf.branch)?.tag, leaf.vnode.id());
+        let generation = match alias.filter(|alias| alias.number == file.id) {
+            Some(alias) => alias.generation,
+            None => leaf.vnode.generation(),
+        };
+        let moves = set.order.iter().take(2).map(|member| identity.names_by(file.id, member.state.tag));
+        let names = moves.fold(LinkCount::default(), LinkCount::plus);
+        let names = names.first.saturating_sub(names.used);
+        Ok(Some(KnownAs { branch: branch.clone(), lower: lower_of(file.id), generation, names }))
+    }
+
     /// Returns the inode number that a lower object would have in this view if it had none of its
     /// own: the inverse of [`Self::origin`].
     ///
@@ -210,6 +232,19 @@ fn counted(core: &Core) -> BTreeSet<u64> {
     core.identity.counted().into_iter().chain(core.links.numbers()).collect()
 }
 
+/// What other branches know a file by after it moved from its branch to the next: it keeps that
+/// ([`Writable::keep_known_as`]).
+#[derive(Clone, Debug)]
+pub struct KnownAs {
+    /// The branch whose object had the number, and that object's inode number and generation.
+    branch: Tagged,
+    lower: u64,
+    generation: u32,
+    /// Number of names that the records of the branch and the next one count beside those of the
+    /// file itself.
+    pub names: u32,
+}
+
 /// A union of branches of which only the leftmost is written. It copies up with the data.
 #[derive(Clone, Debug)]
 pub struct Writable(Arc<Unionfs>);
@@ -264,6 +299,34 @@ impl Writable {
             }
             _ => Err(Errno::STALE),
         }
+    }
+
+    /// Records on the leftmost branch that other branches know a file of that branch by another
+    /// number: the copies that they have of it remain copies of it. Does nothing if another file
+    /// has the number.
+    ///
+    /// # Errors
+    /// Those of reading the file and of writing the log.
+    pub fn keep_known_as(&self, cx: &Cx<'_>, file: &Arc<dyn Vnode>, known: &KnownAs) -> Result<()> {
+        let core = self.0.core();
+        let set = core.branches.get();
+        let leftmost = set.leftmost()?;
+        let number = compose(core.identity.tag_branch(&known.branch), known.lower);
+        if core.links.branch(number).is_some() {
+            return Ok(());
+        }
+        let tag = set.branch(leftmost)?.tag;
+        let mut records = Vec::new();
+        if set.natural_number(leftmost, file.id())? != number {
+            let born = file.getattr(cx)?.btime.unwrap_or_default();
+            let alias = Alias { born, number, generation: known.generation };
+            records.push(LogRecord::Alias { tag, lower: file.id(), alias });
+        }
+        let names = LinkCount { first: known.names, used: 0 };
+        if core.identity.names_by(number, tag) != names {
+            records.push(LogRecord::Names { by: tag, number, first: names.first, used: names.used });
+        }
+        if records.is_empty() { Ok(()) } else { core.identity.append_all(cx, records) }
     }
 
     /// Gives copies on the leftmost branch that were renamed numbers of their own if their

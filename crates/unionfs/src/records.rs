@@ -72,6 +72,13 @@ impl Source {
     }
 }
 
+/// Returns the tag of a branch that logs refer to: the one with the same path, and the same
+/// fingerprint if both are known.
+pub(crate) fn tag_of_branch(tags: &BTreeMap<u16, Tagged>, branch: &Tagged) -> Option<u16> {
+    let found = tags.iter().find(|(_, known)| known.path == branch.path && may_be_same(known, branch));
+    found.map(|(tag, _)| *tag)
+}
+
 /// Whether both can be the same branch.
 fn may_be_same(a: &Tagged, b: &Tagged) -> bool {
     a.fingerprint.zip(b.fingerprint).is_none_or(|(a, b)| a == b)
@@ -107,9 +114,7 @@ impl Merger {
     /// Gives the union's tags to the branches that a log refers to.
     pub(crate) fn adopt_tags(&mut self, source: &mut Source) {
         for (&tag, branch) in &source.loaded.known.tags {
-            let known =
-                self.known.tags.iter().find(|(_, known)| known.path == branch.path && may_be_same(known, branch));
-            let of_union = match known.map(|(tag, _)| *tag) {
+            let of_union = match tag_of_branch(&self.known.tags, branch) {
                 Some(known) => known,
                 None if (1..=TAGS).contains(&tag) && !self.known.tags.contains_key(&tag) => tag,
                 None => free_tag(|tag| self.known.tags.contains_key(&tag)),

@@ -5,5 +5,6 @@ mod case;
 #[path = "../../../unionfs/tests/it/common/mod.rs"]
 mod common;
 mod faults;
+mod merge;
 mod model;
 mod oci;

@@ -1,0 +1,123 @@
+//! Merges of snapshots to which a newer branch, which is not given, refers.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use crate::common::layer_ops::{at, attr, name, read};
+use changes::{Branches, CommitOptions, Floor, Selection, Source};
+use memfs::MemFs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use unionfs::{Branch, Mode, Options, Unionfs};
+use vnode::{Cx, Layer, OpenFlags};
+
+const CX: Cx<'static> = Cx::internal(0, 0);
+
+/// Branches in memory, by name.
+struct Bed(BTreeMap<char, Arc<MemFs>>);
+
+impl Bed {
+    fn new(branches: &str) -> Self {
+        Self(branches.chars().map(|branch| (branch, MemFs::new())).collect())
+    }
+
+    fn source(&self, branch: char) -> Source {
+        Source { layer: self.0[&branch].clone(), path: format!("/{branch}").into() }
+    }
+
+    /// Builds the union of these branches, of which the first is read-write.
+    fn mount(&self, branches: &str) -> Arc<Unionfs> {
+        let branch = |(at, branch): (usize, char)| {
+            let Source { layer, path } = self.source(branch);
+            Branch { layer, path, mode: if at == 0 { Mode::ReadWrite } else { Mode::ReadOnly } }
+        };
+        Unionfs::new(branches.chars().enumerate().map(branch).collect(), Options::default()).unwrap()
+    }
+
+    /// Merges the first of these branches into the next one.
+    fn merge(&self, branches: &str) {
+        let mut sources = branches.chars().map(|branch| self.source(branch));
+        let branches = Branches::new(sources.next().unwrap(), sources.collect(), Floor::Ground);
+        let options = CommitOptions { merging: true, ..CommitOptions::default() };
+        let outcome = branches.commit(&Selection::all(), &options, &mut |_| {}).unwrap();
+        assert!(outcome.failed.is_empty() && outcome.conflicts.is_empty(), "{outcome:?}");
+    }
+}
+
+fn create(layer: &dyn Layer, names: &[&str]) {
+    let root = layer.root();
+    let file = root.mknod(&CX, name(names[0]), 0o100_644, 0).unwrap().vnode;
+    for other in &names[1..] {
+        root.link(&CX, name(other), &file).unwrap();
+    }
+}
+
+fn append(union: &Unionfs, path: &str, text: &str) {
+    let file = at(union, path).open(&CX, OpenFlags::WRONLY).unwrap();
+    file.write(&CX, text.as_bytes(), attr(union, path).size).unwrap();
+}
+
+/// Checks that all these are names of one file with this content, and have its link count.
+#[track_caller]
+fn assert_one_file(union: &Unionfs, names: &[&str], data: &str) {
+    let shown: BTreeSet<_> = names
+        .iter()
+        .map(|name| (attr(union, name).ino, attr(union, name).nlink, String::from_utf8(read(union, name)).unwrap()))
+        .collect();
+    let (_, nlink, content) = shown.first().unwrap();
+    assert!(shown.len() == 1 && content == data && *nlink as usize == names.len(), "{shown:?}");
+}
+
+/// Checks the file through `a` and without it, then removes all its names but the last one.
+#[track_caller]
+fn assert_kept(bed: &Bed, below: &str, names: &[&str], (newer, merged): (&str, &str)) {
+    assert_one_file(&bed.mount(below), names, merged);
+    let all = format!("a{below}");
+    assert_one_file(&bed.mount(&all), names, newer);
+    for at in 1..names.len() {
+        bed.mount(&all).root().unlink(&CX, name(names[at - 1])).unwrap();
+        assert_one_file(&bed.mount(&all), &names[at..], newer);
+    }
+}
+
+#[test]
+fn a_newer_change_of_hard_links_that_a_snapshot_created_survives_its_merge() {
+    let bed = Bed::new("abcd");
+    let union = bed.mount("bcd");
+    create(&*union, &["f", "g", "h"]);
+    append(&union, "f", "old");
+    drop(union);
+    append(&bed.mount("abcd"), "g", "+new");
+    bed.merge("bcd");
+    assert_kept(&bed, "cd", &["f", "g", "h"], ("old+new", "old"));
+}
+
+#[test]
+fn a_newer_change_of_hard_links_that_a_snapshot_copied_survives_its_merge() {
+    for entry_in_snapshot in [false, true] {
+        let bed = Bed::new("abcd");
+        create(&*bed.0[&'d'], &["f", "g", "h", "i"]);
+        let union = bed.mount("bcd");
+        append(&union, "f", "old");
+        if entry_in_snapshot {
+            union.root().link(&CX, name("j"), &at(&*union, "h")).unwrap();
+            union.root().unlink(&CX, name("i")).unwrap();
+        }
+        drop(union);
+        append(&bed.mount("abcd"), "g", "+new");
+        let names: &[&str] = if entry_in_snapshot { &["f", "g", "h", "j"] } else { &["f", "g", "h", "i"] };
+        bed.merge("bcd");
+        assert_kept(&bed, "cd", names, ("old+new", "old"));
+    }
+}
+
+#[test]
+fn merging_on_and_on_keeps_a_newer_change_of_hard_links() {
+    let bed = Bed::new("abcd");
+    create(&*bed.0[&'d'], &["f", "g", "h"]);
+    append(&bed.mount("cd"), "f", "c");
+    append(&bed.mount("bcd"), "g", "b");
+    append(&bed.mount("abcd"), "h", "a");
+    bed.merge("bcd");
+    assert_one_file(&bed.mount("acd"), &["f", "g", "h"], "cba");
+    bed.merge("cd");
+    assert_kept(&bed, "d", &["f", "g", "h"], ("cba", "cb"));
+}
