@@ -9,7 +9,7 @@ use crate::journal::Journal;
 use crate::ops::{is_dir, is_within, lookup, resolve, resolve_dir, split};
 use crate::select::Selection;
 use crate::target::{Target, directories};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 use unionfs::offline::KnownAs;
@@ -88,10 +88,6 @@ impl Branches {
         if options.dry_run {
             return Ok(Outcome { done: chosen, failed: Vec::new(), conflicts });
         }
-        let known = match options.merging {
-            true => known_as(&views, &found.groups, interrupted.is_some())?,
-            false => BTreeMap::new(),
-        };
         // A power failure meanwhile must not take what was recorded before.
         for source in [&self.upper].into_iter().chain(self.below.first()) {
             source.layer.sync(&cx).at("write the branches to the disk", b"")?;
@@ -138,11 +134,13 @@ impl Branches {
             false => outcome.conflicts.iter().map(|conflict| conflict.path.clone()).collect(),
         };
         self.push_marks(&views, &mut target, &selection, &excluded)?;
-        let copied = target.copied().clone();
+        let known = target.known();
         target.finish()?;
         if outcome.failed.is_empty() {
             self.prune_index_of_target()?;
-            self.keep_known_as(&copied, &known)?;
+            if options.merging {
+                self.keep_known_as(&known)?;
+            }
         } else {
             // The next phase of the journal does not name the directories.
             self.clean_target(&journal)?;
@@ -150,7 +148,7 @@ impl Branches {
         journal.set_published(&selection);
         journal.write(&cx, &upper).at("write the journal", b"")?;
         self.prune_except(&selection, &found.groups, &outcome.failed, true)?;
-        self.correct_link_counts(false)?;
+        self.correct_link_counts()?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;
@@ -160,13 +158,8 @@ impl Branches {
     }
 
     /// Records on the target what newer branches, which are not given, know its new files by.
-    fn keep_known_as(
-        &self,
-        copied: &HashMap<u64, Arc<dyn Vnode>>,
-        known: &BTreeMap<u64, KnownAs>,
-    ) -> Result<(), Error> {
-        let mut files = known.iter().filter_map(|(number, known)| Some((copied.get(number)?, known))).peekable();
-        if files.peek().is_some() {
+    fn keep_known_as(&self, files: &[(Arc<dyn Vnode>, KnownAs)]) -> Result<(), Error> {
+        if !files.is_empty() {
             let below = self.below_writable()?;
             for (file, known) in files {
                 below.keep_known_as(&cx(), file, known).at("write the identity log", b"")?;
@@ -218,24 +211,6 @@ impl Branches {
         }
         Ok((selection, conflicts))
     }
-}
-
-/// Returns what newer branches know the files with several names by, by their numbers.
-/// `interrupted`: an interrupted commit can have changed the records. Link counts of newer branches
-/// can be too large then, but not too small.
-fn known_as(views: &Views, groups: &[Vec<Vec<u8>>], interrupted: bool) -> Result<BTreeMap<u64, KnownAs>, Failed> {
-    let mut all = BTreeMap::new();
-    for path in groups.iter().filter_map(|group| group.first()) {
-        let Some(file) = resolve(&cx(), &views.all.root(), path).at("look up", path)? else { continue };
-        let attr = file.getattr(&cx()).at("read the attributes", path)?;
-        if let Some(mut known) = views.all.known_as(&file).at("look up the inode number", path)? {
-            if interrupted {
-                known.names = known.names.max(attr.nlink);
-            }
-            all.insert(attr.ino, known);
-        }
-    }
-    Ok(all)
 }
 
 /// Returns the changes to make.

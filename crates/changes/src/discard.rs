@@ -87,7 +87,7 @@ impl Branches {
         self.drop_index(&index)?;
         self.prune(selection, &[], false)?;
         self.separate_numbers()?;
-        self.correct_link_counts(true)
+        self.correct_link_counts()
     }
 
     /// Removes a whiteout of the upper branch.

@@ -112,13 +112,12 @@ impl Branches {
     }
 
     /// Corrects the link counts of files of which names were removed from, or became visible on,
-    /// the branches below. `lower_too`: also of those with a count that is too large. All branches
-    /// are read if there are any.
-    pub(crate) fn correct_link_counts(&self, lower_too: bool) -> Result<(), Error> {
+    /// the branches below. All branches are read if there are any.
+    pub(crate) fn correct_link_counts(&self) -> Result<(), Error> {
         if !self.changes_something()? || !self.views()?.all.counts_links() {
             return Ok(());
         }
-        self.writable()?.correct_link_counts(&cx(), lower_too).at("correct link counts", b"")?;
+        self.writable()?.correct_link_counts(&cx()).at("correct link counts", b"")?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::ops::{is_dir, lookup, remove_tree, resolve, resolve_dir, set_times, s
 use crate::temp::Temp;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use unionfs::offline::{OPAQUE_MARK, Record, whiteout_name};
+use unionfs::offline::{KnownAs, OPAQUE_MARK, Record, whiteout_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, RenameFlags, Vnode};
 
 /// The target of a commit.
@@ -20,6 +20,8 @@ pub(crate) struct Target<'a> {
     cx: Cx<'static>,
     /// Files that were copied, by their number in the union.
     copied: HashMap<u64, Arc<dyn Vnode>>,
+    /// The files with several names among them, with what other branches know them by.
+    known: BTreeMap<u64, KnownAs>,
     /// The paths of the files with several names.
     groups: &'a [Vec<Vec<u8>>],
     /// The directories in which entries changed, with their attributes before.
@@ -29,7 +31,16 @@ pub(crate) struct Target<'a> {
 impl<'a> Target<'a> {
     pub(crate) fn new(branches: &'a Branches, views: &'a Views, groups: &'a [Vec<Vec<u8>>]) -> Result<Self, Error> {
         let root = branches.target_root()?;
-        Ok(Self { branches, views, root, cx: cx(), copied: HashMap::new(), groups, touched: BTreeMap::new() })
+        Ok(Self {
+            branches,
+            views,
+            root,
+            cx: cx(),
+            copied: HashMap::new(),
+            known: BTreeMap::new(),
+            groups,
+            touched: BTreeMap::new(),
+        })
     }
 
     /// Applies a change.
@@ -185,6 +196,11 @@ impl<'a> Target<'a> {
         };
         let vnode = published.map_err(|failed| failed.at(path))?;
         self.copied.insert(now.attr.ino, vnode);
+        if now.attr.nlink > 1
+            && let Some(known) = self.views.all.known_as(&now.vnode).at("look up the inode number", path)?
+        {
+            self.known.insert(now.attr.ino, known);
+        }
         self.drop_whiteout(&parent, name).at("remove a whiteout", path)
     }
 
@@ -223,9 +239,10 @@ impl<'a> Target<'a> {
         Ok(Arc::clone(file))
     }
 
-    /// Returns the files that were copied, by their number in the union.
-    pub(crate) fn copied(&self) -> &HashMap<u64, Arc<dyn Vnode>> {
-        &self.copied
+    /// Returns the copies of files with several names, with what other branches know them by.
+    pub(crate) fn known(&mut self) -> Vec<(Arc<dyn Vnode>, KnownAs)> {
+        let copy = |(number, known)| Some((Arc::clone(self.copied.get(&number)?), known));
+        std::mem::take(&mut self.known).into_iter().filter_map(copy).collect()
     }
 
     /// Returns the target's file if another name of the same file exists there with the same

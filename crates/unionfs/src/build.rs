@@ -71,7 +71,7 @@ impl Unionfs {
         let merged = merge_all(&cx, &mut sources).map_err(step("reading the identity logs of the branches", &path))?;
         let (known, tags) = merged;
         let members = branches.into_iter().zip(layers).zip(&sources).zip(&tags).zip(0..);
-        let members = members.map(|((((branch, layer), source), (tag, _)), id)| Member {
+        let members = members.map(|((((branch, layer), source), tag), id)| Member {
             moving: crate::options::Moving::Stays,
             id: BranchId(id),
             mode: branch.mode,
@@ -85,13 +85,11 @@ impl Unionfs {
             logs.push(log.map_err(|errno| why_not_written(&cx, &state.root, &state.path, errno))?);
         }
         let mut logs = Logs::new(logs, known.tags.clone());
-        let all: Vec<u16> = tags.iter().map(|(tag, _)| *tag).collect();
-        logs.write_first(&cx, &all, &[]).map_err(|errno| {
+        logs.write_first(&cx, &tags, &[]).map_err(|errno| {
             members.first().map_or(BuildError::NoBranches, |first| {
                 why_not_written(&cx, &first.state.root, &first.state.path, errno)
             })
         })?;
-        let new: Vec<u16> = tags.iter().filter(|(_, is_new)| *is_new).map(|(tag, _)| *tag).collect();
         let set = BranchSet::new(BranchSet::FIRST, members);
         let core = Arc::new(Core::new(set, options, Identity::new(known, logs)));
         let set = core.branches.get();
@@ -100,17 +98,18 @@ impl Unionfs {
         }
         let op = Op::new(&cx, &set);
         prepare(&core, &op)?;
-        let index = core.load_links(&op, true).map_err(|(branch, errno)| BuildError::Step {
+        let indexed = core.load_links(&op).map_err(|(branch, errno)| BuildError::Step {
             what: "reading the index of hard links",
             path: set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone()),
             errno,
         })?;
-        core.adopt_originals(&op, &index, &new);
-        core.links.replace(index);
+        core.adopt_originals(&op, &indexed.index);
+        core.links.replace(indexed.index.clone());
         for member in set.writables() {
             core.prepare_reserve(&op, member.id);
         }
         core.complete_names(&op).map_err(step("completing the link counts of files", &path))?;
+        core.restore_counts(&op, &indexed);
         let root = create_root(&core, &set).map_err(step("creating the root", &path))?;
         Ok(Arc::new(Self { core, root }))
     }
@@ -183,6 +182,9 @@ impl Drop for Unionfs {
             tracing::warn!(%errno, "could not write the end of the identity log: some inode numbers and link counts change");
         }
         let set = self.core.branches.get();
+        if let Err(errno) = self.core.settle_doubtful(&Op::new(&cx, &set), self.root.clone()) {
+            tracing::warn!(%errno, "could not look for names of files: fsck.unionfs finds those that have none (index-unused)");
+        }
         self.core.retry_unlink_index(&Op::new(&cx, &set));
         for member in set.writables() {
             self.core.drop_work(&Op::new(&cx, &set), member.id);

@@ -98,8 +98,6 @@ struct Next {
     known: Known,
     /// The new branches, with their logs.
     sources: Vec<(BranchId, Source)>,
-    /// The tags of the new branches that no log has had so far.
-    unknown: Vec<u16>,
     is_snapshot: bool,
 }
 
@@ -435,26 +433,30 @@ impl Core {
         mut carrying: Option<&mut Carrying<'_>>,
     ) -> Outcome<()> {
         let set = &next.set;
+        // The log of a branch that is removed or no longer written gets nothing after this.
+        if let Err(errno) = self.identity.flush(op) {
+            tracing::warn!(%errno, "could not write the identity log: link counts and inode numbers of some files can change");
+        }
         for drained in next.removed.iter().filter_map(|&id| old.member(id)).filter(|m| m.moving == Moving::Drained) {
             self.leave(op, old, drained)?;
         }
         if !next.is_snapshot {
             self.prepare(op, &newly_written(old, set))?;
         }
-        let index = self.load_links(op, false).map_err(|(branch, errno)| {
+        let indexed = self.load_links(op).map_err(|(branch, errno)| {
             let path = set.branch(branch).map_or_else(|_| PathBuf::new(), |branch| branch.path.clone());
             step("reading the index of hard links", &path)(errno)
         })?;
         self.keep_numbers(op);
         // The last step that can fail.
-        let records = self.new_records(op, old, next)?;
+        let records = self.new_records(op, next)?;
         if next.is_snapshot {
             self.copy_root_attributes(old, op)?;
         }
         let drafted = match carrying.as_deref_mut() {
             Some(carrying) => self.carry_to_inserted(op, (&next.all, old, set), carrying, records)?,
             None if !used.is_empty() => self.copy_to_inserted(op, (&next.all, set), used, records)?,
-            None => Drafted { copies: Copies::new(), known: records.0, logs: records.1, index },
+            None => Drafted { copies: Copies::new(), known: records.0, logs: records.1, index: indexed.index.clone() },
         };
         let Drafted { copies, known, logs, index } = drafted;
         let written: Vec<u16> = set.order.iter().filter(|m| m.mode == Mode::ReadWrite).map(|m| m.state.tag).collect();
@@ -467,7 +469,8 @@ impl Core {
             self.links.replace(index);
             self.identity.replace(known, logs, &written);
         });
-        self.adopt_originals(op, &self.links.all(), &next.unknown);
+        self.adopt_originals(op, &self.links.all());
+        self.restore_counts(op, &indexed);
         drop(files);
         self.adopt_copies(op, used, copies);
         if let Some(carrying) = carrying {
@@ -494,10 +497,11 @@ impl Core {
     /// Returns the planned set. Reads the logs of the new branches.
     fn next_set(&self, old: &BranchSet, planned: Vec<Planned>, ids: &mut u32) -> Outcome<Next> {
         let cx = self.server_cx();
-        let kept = planned.iter().filter_map(Planned::member).map(|member| member.state.tag).collect();
+        let stays = |planned: &&Planned| matches!(planned, Planned::Kept(_));
+        let kept = planned.iter().filter(stays).filter_map(Planned::member).map(|m| m.state.tag).collect();
         let mut merger = Merger::new(self.identity.known(), kept);
         let (mut all, mut removed) = (Vec::with_capacity(planned.len()), Vec::new());
-        let (mut sources, mut unknown) = (Vec::new(), Vec::new());
+        let mut sources = Vec::new();
         for branch in planned {
             all.push(match branch {
                 Planned::Kept(member) => member,
@@ -509,9 +513,11 @@ impl Core {
                     let layer = Isolated::new(&branch);
                     let source = Source::read(&cx, &layer.layer, &branch.path, all.is_empty());
                     let mut source = source.map_err(step("reading the identity log", &branch.path))?;
+                    if source.loaded.is_old {
+                        return Err(BuildError::NeedsRemount(branch.path, "has records in an earlier format"));
+                    }
                     merger.adopt_tags(&mut source);
-                    let (tag, is_new) = merger.tag(&source);
-                    unknown.extend(is_new.then_some(tag));
+                    let tag = merger.tags(std::slice::from_ref(&source)).first().copied().unwrap_or_default();
                     let id = self.new_id(old, ids).ok_or(BuildError::TooManyBranches)?;
                     let state = BranchState::new(layer, branch.path, tag, source.tags.clone());
                     sources.push((id, source));
@@ -521,7 +527,7 @@ impl Core {
         }
         let order = all.iter().filter(|member| !removed.contains(&member.id)).cloned().collect();
         let set = Arc::new(BranchSet::new(old.generation + 1, order));
-        Ok(Next { set, all, removed, known: merger.known, sources, unknown, is_snapshot: false })
+        Ok(Next { set, all, removed, known: merger.known, sources, is_snapshot: false })
     }
 
     /// Returns an id for a new branch, to which no set in use and no vnode refers.
@@ -591,7 +597,7 @@ impl Core {
 
     /// Returns what the branches' records say after the change, and the logs of the branches that
     /// are written from now on. Ensures that the leftmost one has a log with all tags.
-    fn new_records(&self, cx: &Cx<'_>, old: &BranchSet, next: &Next) -> Outcome<(Known, Logs)> {
+    fn new_records(&self, cx: &Cx<'_>, next: &Next) -> Outcome<(Known, Logs)> {
         let set = &next.set;
         let tag_of = |id: BranchId| next.all.iter().find(|member| member.id == id).map(|member| member.state.tag);
         // Not those of `next`: operations may have added to them meanwhile.
@@ -621,8 +627,9 @@ impl Core {
         };
         let refused = |errno| why_not_written(cx, &first.state.root, &first.state.path, errno);
         let tags: Vec<u16> = set.order.iter().map(|member| member.state.tag).collect();
-        // What the former leftmost branch's log says of branches that are not written.
-        let is_removed = old.order.first().is_some_and(|first| next.removed.contains(&first.id));
+        // The log of a removed branch can have what is to be known of branches that are not
+        // written.
+        let is_removed = !next.removed.is_empty();
         let written = |tag: u16| set.order.iter().any(|m| m.mode == Mode::ReadWrite && m.state.tag == tag);
         let aliases = match is_removed {
             true => known.aliases.of.iter().filter(|((tag, _), _)| tags.contains(tag) && !written(*tag)).collect(),

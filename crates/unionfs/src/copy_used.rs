@@ -150,7 +150,7 @@ impl Core {
         let mut created = Vec::new();
         let copied = draft.copy_all(&op, new, used, &mut created).and_then(|copies| {
             draft.core.identity.flush(cx)?;
-            let index = draft.core.load_links(&Op::new(cx, new), false).map_err(|(_, errno)| errno)?;
+            let index = draft.load_links(&Op::new(cx, new))?;
             Ok((copies, index))
         });
         match copied {
@@ -169,7 +169,7 @@ impl Core {
         let to = set.leftmost()?;
         let core = Arc::new(Core::new(set, self.options, Identity::new(known, logs)));
         let set = core.branches.get();
-        let index = core.load_links(&Op::new(cx, &set), false).map_err(|(_, errno)| errno)?;
+        let index = core.load_links(&Op::new(cx, &set)).map_err(|(_, errno)| errno)?.index;
         core.links.replace(index);
         let stack: Arc<[Lower]> = set.roots().into();
         let leftmost = stack.first().cloned().ok_or(Errno::IO)?;
@@ -192,7 +192,7 @@ impl Draft {
 
     /// Reads the link index of the set of `op`.
     pub(crate) fn load_links(&self, op: &Op<'_>) -> Result<Index> {
-        self.core.load_links(op, false).map_err(|(_, errno)| errno)
+        Ok(self.core.load_links(op).map_err(|(_, errno)| errno)?.index)
     }
 
     /// Returns what the records say, and the logs, with the copies.

@@ -4,13 +4,15 @@
 use crate::branch::{BranchId, Lower};
 use crate::inode_number::{lower_of, tag_of};
 use crate::links::Index;
-use crate::log::{Alias, Original, Record};
+use crate::log::{Alias, Original};
 use crate::node::Core;
 use crate::op::Op;
 use crate::opaque_redirect::components;
 use crate::ownfiles::{Own, link_over};
 use crate::ownnames::is_index_name;
+use crate::recorded::LinkCount;
 use crate::set::Member;
+use std::collections::HashMap;
 use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
 
@@ -30,23 +32,37 @@ fn find_original(op: &Op<'_>, member: &Member, original: &Original) -> Result<Op
     Ok(found.filter(|entry| entry.vnode.kind() != Kind::Directory && is_same(&entry.attr)))
 }
 
+/// What the indexes of all branches have.
+#[derive(Debug, Default)]
+pub(crate) struct Indexed {
+    /// The leftmost copy of each file.
+    pub(crate) index: Index,
+    /// Number of names of each of these copies, without the index entry.
+    names: HashMap<u64, u32>,
+    /// Number of names of the originals that exist.
+    originals: HashMap<u64, u32>,
+    /// All copies: number, tag of the branch, and how many names of the file lie to its right, on
+    /// the branch with the next copy, or with the original.
+    copied: Vec<(u64, u16, u32)>,
+}
+
 impl Core {
     /// Returns the directory of index entries of a branch, if it exists.
     pub(crate) fn links_dir(&self, op: &Op<'_>, branch: BranchId) -> Result<Option<Arc<dyn Vnode>>> {
         self.own_dir(op, branch, Own::Links)
     }
 
-    /// Reads the indexes of all branches. `tidy`: also removes entries of files that have moved
-    /// further left, and restores what a power failure took from the logs.
-    pub(crate) fn load_links(&self, op: &Op<'_>, tidy: bool) -> std::result::Result<Index, (BranchId, Errno)> {
-        let mut index = Index::new();
-        for member in &op.set.order {
-            self.load_links_of(op, member.id, &mut index, tidy).map_err(|errno| (member.id, errno))?;
+    /// Reads the indexes of all branches.
+    pub(crate) fn load_links(&self, op: &Op<'_>) -> std::result::Result<Indexed, (BranchId, Errno)> {
+        let mut indexed = Indexed::default();
+        for member in op.set.order.iter().rev() {
+            self.load_links_of(op, member.id, &mut indexed).map_err(|errno| (member.id, errno))?;
         }
-        Ok(index)
+        Ok(indexed)
     }
 
-    fn load_links_of(&self, op: &Op<'_>, branch: BranchId, index: &mut Index, tidy: bool) -> Result<()> {
+    /// `indexed`: the entries of the branches further right.
+    fn load_links_of(&self, op: &Op<'_>, branch: BranchId, indexed: &mut Indexed) -> Result<()> {
         let Some(dir) = self.links_dir(op, branch)? else { return Ok(()) };
         let state = op.set.branch(branch)?;
         let (mut numbers, mut foreign) = (Vec::new(), 0);
@@ -66,18 +82,20 @@ impl Core {
             );
         }
         for number in numbers {
-            if !self.is_index_entry(op, branch, &dir, number)? {
-                continue;
-            }
-            if tidy {
-                self.restore_count(op, branch, number)?;
-            }
-            if let std::collections::hash_map::Entry::Vacant(e) = index.entry(number) {
-                e.insert(branch);
-            } else if tidy && op.set.writable(branch) {
-                // The file has moved further left.
-                self.unlink_index(op, number, branch);
-            }
+            let Some(copy) = self.index_entry(op, branch, &dir, number)? else { continue };
+            let of_copy = copy.nlink.saturating_sub(1);
+            let names = match indexed.names.insert(number, of_copy) {
+                Some(names) => Some(names),
+                None => {
+                    let names = self.names_of_original(op, number, branch);
+                    indexed.originals.extend(names.map(|names| (number, names)));
+                    names
+                }
+            };
+            indexed.copied.extend(names.map(|names| (number, state.tag, names)));
+            // The file can have moved further left since. This copy remains: the branch can be
+            // used without the other.
+            indexed.index.insert(number, branch);
         }
         Ok(())
     }
@@ -91,59 +109,76 @@ impl Core {
         Ok(is_left || self.has_left(op, number, entry)?)
     }
 
-    /// If no log says anything of the names of an index entry's file, because a power failure took
-    /// the end of the log, restores the number of names that it had. The link count is too high
-    /// then rather than too low.
-    fn restore_count(&self, op: &Op<'_>, branch: BranchId, number: u64) -> Result<()> {
-        let by = op.set.branch(branch)?.tag;
-        if self.identity.names(number).is_none()
-            && let Some(first) = self.names_of_original(op, number)
-        {
-            self.identity.append_or_defer(op, Record::Names { by, number, first, used: 0 });
-        }
-        Ok(())
-    }
-
-    /// Returns the number of names that the original of a copy has, if its branch still has it.
-    fn names_of_original(&self, op: &Op<'_>, number: u64) -> Option<u32> {
-        let tag = tag_of(number)?;
-        let member = op.set.order.iter().find(|member| member.state.tag == tag)?;
-        let original = member.state.layer.vnode(&self.server(op), lower_of(number)).ok()?;
-        original.getattr(op).ok().map(|attr| attr.nlink)
-    }
-
-    /// Whether a valid index entry exists for this number. If the log has lost the copy's alias,
-    /// restores it: the entry's name is the number.
-    fn is_index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<bool> {
-        let Some(entry) = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)? else {
-            return Ok(false);
+    /// Corrects link counts that are too small: the copies of a file count at least the names that
+    /// its original has, and a copy that counts none has lost them. A power failure can have taken
+    /// the end of a log; a branch between, which counted some of the names, can be gone. A link
+    /// count is too high then rather than too low.
+    pub(crate) fn restore_counts(&self, op: &Op<'_>, indexed: &Indexed) {
+        let raise = |number: u64, by: u16, more: u32| {
+            let LinkCount { first, used } = self.identity.names_by(number, by);
+            let count = LinkCount { first: first.saturating_add(more), used };
+            self.write_names(op, self.links.counting.lock(), number, &[(by, count)]);
         };
-        if entry.vnode.kind() == Kind::Directory {
-            return Ok(false);
+        for &(number, by, names) in &indexed.copied {
+            if names > 0 && self.identity.names_by(number, by).first == 0 {
+                raise(number, by, names);
+            }
         }
+        for (&number, &branch) in &indexed.index {
+            let (Some(&names), Ok(state)) = (indexed.originals.get(&number), op.set.branch(branch)) else { continue };
+            let counted = self.identity.names(number).map_or(0, |count| count.first);
+            if counted < names {
+                raise(number, state.tag, names - counted);
+            }
+        }
+    }
+
+    /// Returns the number of names that the original of a copy on a branch has, if a branch to its
+    /// right still has the original.
+    fn names_of_original(&self, op: &Op<'_>, number: u64, copy: BranchId) -> Option<u32> {
+        let natural = tag_of(number).map(|tag| (tag, lower_of(number)));
+        let known = self.identity.aliases_of(number).into_iter().chain(natural);
+        known.into_iter().find_map(|(tag, lower)| {
+            let member = op.set.order.iter().find(|member| member.state.tag == tag)?;
+            if !op.set.is_left(copy, member.id) {
+                return None;
+            }
+            let original = member.state.layer.vnode(&self.server(op), lower).ok()?;
+            original.getattr(op).ok().map(|attr| attr.nlink)
+        })
+    }
+
+    /// Returns the attributes of the copy of which a branch's index has an entry. `None` if that is
+    /// not valid. If the log has lost the copy's alias, restores it: the entry's name is the
+    /// number.
+    fn index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<Option<Attr>> {
+        let found = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)?;
+        let Some(entry) = found.filter(|entry| entry.vnode.kind() != Kind::Directory) else { return Ok(None) };
         if !self.may_be_indexed(op, number, &Lower { vnode: entry.vnode.clone(), branch })? {
             let (number, path) = (format!("{number:016x}"), op.set.path_of(branch));
             tracing::debug!(branch = %path, number, "ignored an invalid index entry: the file lies on this branch or further left");
-            return Ok(false);
+            return Ok(None);
         }
         let lower = Lower { vnode: entry.vnode, branch };
         if self.number_of(op, &lower, &entry.attr)? != number {
             self.identity.append_or_defer(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
-        Ok(true)
+        Ok(Some(entry.attr))
     }
 
-    /// Finds the originals of copies that the index has on branches which no union had so far: one
-    /// may be a copy of the branch with the originals. They get the numbers of those, so that their
-    /// names lead to the copies. `new`: the tags of these branches.
-    pub(crate) fn adopt_originals(&self, op: &Op<'_>, index: &Index, new: &[u16]) {
-        let is_new = |member: &&Member| new.contains(&member.state.tag);
-        let new: Vec<&Member> = op.set.order.iter().filter(is_new).collect();
-        let is_here =
-            |number: u64| tag_of(number).is_none_or(|tag| op.set.order.iter().any(|member| member.state.tag == tag));
-        for &number in index.keys().filter(|number| !new.is_empty() && !is_here(**number)) {
+    /// Finds the originals of copies that the index has if the branch with the originals is not one
+    /// of the union's: another one may be a copy of that. They get the numbers of the originals, so
+    /// that their names lead to the copies.
+    pub(crate) fn adopt_originals(&self, op: &Op<'_>, index: &Index) {
+        let is_here = |tag: u16| op.set.order.iter().any(|member| member.state.tag == tag);
+        let is_absent = |number: u64| tag_of(number).is_some_and(|tag| !is_here(tag));
+        for (&number, &copy) in index.iter().filter(|(number, _)| is_absent(**number)) {
             let Some(original) = self.identity.original(number) else { continue };
-            let found = new.iter().find_map(|member| {
+            let mut right = op.set.order.iter().filter(|member| op.set.is_left(copy, member.id));
+            if self.identity.aliases_of(number).iter().any(|(tag, _)| right.clone().any(|m| m.state.tag == *tag)) {
+                continue;
+            }
+            let found = right.find_map(|member| {
                 let found = find_original(op, member, &original);
                 let report = |errno: &Errno| {
                     let branch = member.state.path.display();

@@ -10,12 +10,15 @@ use crate::links::{Counting, is_of};
 use crate::log::{Original, Record};
 use crate::logs::LogFile;
 use crate::node::{Core, Place, UnionVnode};
+use crate::offline::each_file;
 use crate::op::Op;
 use crate::opaque_redirect::components;
 use crate::options::Mode;
 use crate::recorded::{Counts, LinkCount};
 use parking_lot::MutexGuard;
-use vnode::{Attr, Errno, Name, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use vnode::{Attr, Errno, Name, Result, Vnode};
 
 /// Returns a file's path on its branch, if that is the same as in the union.
 fn path_on_branch(op: &Op<'_>, lower: &Lower, place: &Place) -> Option<Vec<u8>> {
@@ -99,7 +102,7 @@ impl Core {
     /// Writes what branches say of a file's names, which ends this thread's operation on a name of
     /// that file. In a log, such a record also ends the operations that other threads have begun on
     /// names of the file. Their [`Record::Using`] are therefore written again, with it.
-    fn write_names(
+    pub(crate) fn write_names(
         &self,
         op: &Op<'_>,
         mut counting: MutexGuard<'_, Counting>,
@@ -151,8 +154,7 @@ impl Core {
         };
         let tag = |id: BranchId| op.set.branch(id).ok().map(|state| state.tag);
         // A read-only branch records nothing.
-        let written = op.set.member(by).is_some_and(|member| member.mode == Mode::ReadWrite);
-        if written { tag(by) } else { op.set.leftmost().ok().and_then(tag) }
+        if op.set.writable(by) { tag(by) } else { op.set.leftmost().ok().and_then(tag) }
     }
 
     /// Logs that a name of a lower file is about to be hidden or replaced by the branch `hider`, or
@@ -357,6 +359,24 @@ impl Core {
 
     fn last_name_removed(&self, op: &Op<'_>, number: u64, lower: &Lower) -> Result<()> {
         let op = &self.server(op);
+        // A branch that was used without one to its left can have counted a name that both hide.
+        if self.links.branch(number).is_some() && self.identity.counts(number).len() > 1 {
+            self.links.doubt(number);
+            return Ok(());
+        }
+        self.drop_copy(op, number)?;
+        self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
+        // A directory can have got the number before it was known to be taken.
+        if let Some(vnode) = self.table.get(number).filter(|vnode| vnode.dir.is_none()) {
+            vnode.set_gone();
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Removes a file without names from the index.
+    fn drop_copy(&self, op: &Op<'_>, number: u64) -> Result<()> {
         if let Some(branch) = self.links.branch(number)
             && let Some(dir) = self.links_dir(op, branch)?
             && let Some(copy) = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)?
@@ -365,10 +385,31 @@ impl Core {
         }
         self.remove_from_index(op, number);
         self.drop_names(op, number);
-        self.identity.unalias(op, op.set.branch(lower.branch)?.tag, lower.vnode.id());
-        // A directory can have got the number before it was known to be taken.
-        if let Some(vnode) = self.table.get(number).filter(|vnode| vnode.dir.is_none()) {
-            vnode.set_gone();
+        Ok(())
+    }
+
+    /// Looks for names of the files that may have none any more. Removes those without names from
+    /// the index, and corrects the link counts of the others. Only while nothing else uses the
+    /// union. `root`: its root.
+    pub(crate) fn settle_doubtful(&self, op: &Op<'_>, root: Arc<dyn Vnode>) -> Result<()> {
+        let mut names: BTreeMap<u64, u32> = self.links.take_doubtful().into_iter().map(|number| (number, 0)).collect();
+        names.retain(|number, _| self.links.branch(*number).is_some());
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut shown = BTreeMap::new();
+        each_file(op, root, |entry| {
+            if let Some(names) = names.get_mut(&entry.vnode.id()) {
+                *names += 1;
+                shown.insert(entry.vnode.id(), entry.attr.nlink);
+            }
+            Ok(())
+        })?;
+        for (number, names) in names {
+            match shown.get(&number) {
+                None => self.drop_copy(op, number)?,
+                Some(&shown) => self.raise_link_count(op, number, names.saturating_sub(shown))?,
+            }
         }
         Ok(())
     }

@@ -56,7 +56,10 @@ impl Core {
 
     /// Returns the state of a lower name.
     fn name_state(&self, op: &Op<'_>, number: u64, using: &Using) -> Result<NameState> {
+        // Branches further left can hide the name for reasons of their own.
+        let by = op.set.order.iter().position(|member| member.state.tag == using.by).unwrap_or(0);
         let mut stack = op.set.roots();
+        stack.retain(|part| op.set.position(part.branch) >= by);
         let mut name_state = NameState::Removed;
         for name in components(&using.path) {
             let name = name?;

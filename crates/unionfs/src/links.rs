@@ -3,7 +3,7 @@
 use crate::branch::BranchId;
 use crate::log::Record;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub(crate) struct Links {
     pub(crate) ended: Condvar,
     /// Entries on branches that an error kept from being removed, by number.
     unremoved: Mutex<Vec<(u64, BranchId)>>,
+    /// Numbers of files that may have no name any more.
+    doubtful: Mutex<BTreeSet<u64>>,
 }
 
 /// The operations on link counts under way.
@@ -137,6 +139,16 @@ impl Links {
     /// Notes that an entry, which the index has no longer, could not be removed from its branch.
     pub(crate) fn note_unremoved(&self, number: u64, branch: BranchId) {
         self.unremoved.lock().push((number, branch));
+    }
+
+    /// Notes that a file may have no name any more.
+    pub(crate) fn doubt(&self, number: u64) {
+        self.doubtful.lock().insert(number);
+    }
+
+    /// Takes the numbers of the files that may have no name any more.
+    pub(crate) fn take_doubtful(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut *self.doubtful.lock())
     }
 
     /// Takes the entries to be removed from their branches that the index does not have again.

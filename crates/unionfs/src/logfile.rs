@@ -14,6 +14,7 @@ use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
 pub(crate) const IDENT: &[u8] = b".wh..wh.ident";
 /// A log that is being rewritten.
 pub(crate) const IDENT_NEW: &[u8] = b".wh..wh.ident.new";
+
 /// The log that was found on a branch.
 #[derive(Default)]
 pub(crate) struct Loaded {
@@ -72,8 +73,13 @@ pub(crate) fn open_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), load
     let &Loaded { ref known, end, len, unclean, .. } = loaded;
     let name = Name::new(IDENT)?;
     let all = bytes_of(known)?;
-    if unclean || end < HEADER.len() as u64 || (all.len() as u64) < end / 2 {
-        return preserving_times(cx, root, || rewrite_log(cx, (root, path), name, &all));
+    let is_damaged = unclean || end < HEADER.len() as u64;
+    if is_damaged || (all.len() as u64) < end / 2 {
+        match preserving_times(cx, root, || rewrite_log(cx, (root, path), name, &all)) {
+            // A full branch can still be used with a long log.
+            Err(Errno::NOSPC | Errno::DQUOT) if !is_damaged => {}
+            rewritten => return rewritten,
+        }
     }
     let entry = root.lookup(cx, name)?.ok_or(Errno::IO)?;
     let file = entry.vnode.open(cx, OpenFlags::RDWR)?;

@@ -52,8 +52,9 @@ impl LogFile {
         for record in records {
             translated.extend(self.translate(record, branches));
         }
+        self.open(cx, branches)?;
         let fresh = std::mem::take(&mut self.fresh);
-        let written = self.log(cx).and_then(|log| log.append(cx, fresh.iter().chain(&translated)));
+        let written = self.log.as_mut().ok_or(Errno::IO)?.append(cx, fresh.iter().chain(&translated));
         if written.is_err() {
             self.fresh = fresh;
         }
@@ -75,27 +76,37 @@ impl LogFile {
         self.append(cx, &records.iter().collect::<Vec<_>>(), branches)
     }
 
-    fn log(&mut self, cx: &Cx<'_>) -> Result<&mut Log> {
-        if self.log.is_none() {
-            self.log = Some(self.open(cx)?);
+    fn open(&mut self, cx: &Cx<'_>, branches: &BTreeMap<u16, Tagged>) -> Result<()> {
+        if self.log.is_some() {
+            return Ok(());
         }
-        self.log.as_mut().ok_or(Errno::IO)
-    }
-
-    fn open(&self, cx: &Cx<'_>) -> Result<Log> {
-        if self.is_absent {
-            match create_log(cx, &self.root) {
-                Err(Errno::EXIST) => {}
-                created => return created,
-            }
+        let created = match self.is_absent {
+            true => create_log(cx, &self.root).map(Some).or_else(|errno| match errno {
+                Errno::EXIST => Ok(None),
+                errno => Err(errno),
+            })?,
+            false => None,
+        };
+        if created.is_some() {
+            self.log = created;
+            return Ok(());
         }
         let loaded = load(cx, &self.root, &self.path)?;
-        match loaded.found {
-            false => create_log(cx, &self.root),
-            // Only a mount, which reads the other branches' logs too, can convert it.
-            true if loaded.is_old => Err(Errno::ROFS),
-            true => open_log(cx, (&self.root, &self.path), &loaded),
+        // Only a mount, which reads the other branches' logs too, can convert it.
+        if loaded.is_old {
+            return Err(Errno::ROFS);
         }
+        self.log = Some(match loaded.found {
+            false => create_log(cx, &self.root)?,
+            true => open_log(cx, (&self.root, &self.path), &loaded)?,
+        });
+        // Tags can have been assigned while the branch was written before.
+        let is_missing = |log: u16| !loaded.known.tags.contains_key(&log);
+        let assigned = self.tags.read().all();
+        let missing = assigned.into_iter().filter(|(log, _)| is_missing(*log));
+        let missing = missing.filter_map(|(tag, of)| Some(Record::Tag { tag, branch: branches.get(&of)?.clone() }));
+        self.fresh = missing.collect();
+        Ok(())
     }
 
     /// Returns the record with the log's tags; `None` if it only says what the log says already.

@@ -158,10 +158,7 @@ impl View {
             Some(alias) => alias.generation,
             None => leaf.vnode.generation(),
         };
-        let moves = set.order.iter().take(2).map(|member| identity.names_by(file.id, member.state.tag));
-        let names = moves.fold(LinkCount::default(), LinkCount::plus);
-        let names = names.first.saturating_sub(names.used);
-        Ok(Some(KnownAs { branch: branch.clone(), lower: lower_of(file.id), generation, names }))
+        Ok(Some(KnownAs { branch: branch.clone(), lower: lower_of(file.id), generation }))
     }
 
     /// Returns the inode number that a lower object would have in this view if it had none of its
@@ -240,9 +237,6 @@ pub struct KnownAs {
     branch: Tagged,
     lower: u64,
     generation: u32,
-    /// Number of names that the records of the branch and the next one count beside those of the
-    /// file itself.
-    pub names: u32,
 }
 
 /// A union of branches of which only the leftmost is written. It copies up with the data.
@@ -322,9 +316,9 @@ impl Writable {
             let alias = Alias { born, number, generation: known.generation };
             records.push(LogRecord::Alias { tag, lower: file.id(), alias });
         }
-        let names = LinkCount { first: known.names, used: 0 };
-        if core.identity.names_by(number, tag) != names {
-            records.push(LogRecord::Names { by: tag, number, first: names.first, used: names.used });
+        // The file now has the names that the branch counted.
+        if core.identity.names_by(number, tag) != LinkCount::default() {
+            records.push(LogRecord::Names { by: tag, number, first: 0, used: 0 });
         }
         if records.is_empty() { Ok(()) } else { core.identity.append_all(cx, records) }
     }
@@ -353,12 +347,11 @@ impl Writable {
     }
 
     /// Corrects the link counts that differ from the number of names in the union, and drops the
-    /// records of files that don't exist any more. Names outside of the branches count too: without
-    /// `lower_too`, a larger link count is left as it is.
+    /// records of files that don't exist any more. Names outside of the branches count too.
     ///
     /// # Errors
     /// Those of reading the branches and of writing the log.
-    pub fn correct_link_counts(&self, cx: &Cx<'_>, lower_too: bool) -> Result<()> {
+    pub fn correct_link_counts(&self, cx: &Cx<'_>) -> Result<()> {
         let core = self.0.core();
         let set = core.branches.get();
         let op = Op::new(cx, &set);
@@ -374,7 +367,7 @@ impl Writable {
                 Ok(())
             })?;
         }
-        if lower_too && visible.values().any(|file| file.shown > file.visible) {
+        if visible.values().any(|file| file.shown > file.visible) {
             self.add_outside(cx, &mut visible)?;
         }
         for number in numbers {
@@ -383,7 +376,7 @@ impl Writable {
                 (Some(&Counted { visible, shown, .. }), _) if visible > shown => {
                     core.raise_link_count(&op, number, visible - shown)?;
                 }
-                (Some(&Counted { visible, shown, .. }), Some(_)) if lower_too && shown > visible => {
+                (Some(&Counted { visible, shown, .. }), Some(_)) if shown > visible => {
                     core.lower_link_count(&op, number, shown - visible)?;
                 }
                 (None, Some(_)) if self.is_gone(cx, number) => core.drop_names(&op, number),
@@ -460,7 +453,7 @@ fn original(cx: &Cx<'_>, member: &Member, number: u64) -> Result<Option<Arc<dyn 
 }
 
 /// Calls `take` with each name of a file in a tree.
-fn each_file(cx: &Cx<'_>, root: Arc<dyn Vnode>, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<()> {
+pub(crate) fn each_file(cx: &Cx<'_>, root: Arc<dyn Vnode>, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<()> {
     let mut todo = vec![root];
     while let Some(dir) = todo.pop() {
         for name in names(cx, &dir)? {

@@ -85,15 +85,15 @@ fn may_be_same(a: &Tagged, b: &Tagged) -> bool {
 }
 
 /// Reads the records of all branches of a union that is built, listed from left to right. Returns
-/// what they say, and the tag of each branch with whether no log has had it so far.
-pub(crate) fn merge_all(cx: &Cx<'_>, sources: &mut [Source]) -> Result<(Known, Vec<(u16, bool)>)> {
+/// what they say, and the branches' tags.
+pub(crate) fn merge_all(cx: &Cx<'_>, sources: &mut [Source]) -> Result<(Known, Vec<u16>)> {
     let mut merger = Merger::default();
     sources.iter_mut().for_each(|source| merger.adopt_tags(source));
-    let tags: Vec<(u16, bool)> = sources.iter().map(|source| merger.tag(source)).collect();
+    let tags = merger.tags(sources);
     convert_old(cx, sources)?;
     let tagged = || sources.iter().zip(&tags);
-    tagged().for_each(|(source, (own, _))| merger.add_own(source, *own));
-    tagged().for_each(|(source, (own, _))| merger.add_others(source, *own));
+    tagged().for_each(|(source, own)| merger.add_own(source, *own));
+    tagged().for_each(|(source, own)| merger.add_others(source, *own));
     Ok((merger.known, tags))
 }
 
@@ -114,7 +114,11 @@ impl Merger {
     /// Gives the union's tags to the branches that a log refers to.
     pub(crate) fn adopt_tags(&mut self, source: &mut Source) {
         for (&tag, branch) in &source.loaded.known.tags {
-            let of_union = match tag_of_branch(&self.known.tags, branch) {
+            let known = tag_of_branch(&self.known.tags, branch).or_else(|| {
+                // The logs can know the branch by different paths.
+                self.moved(branch.fingerprint).filter(|tag| source.tags.log_tag(*tag).is_none())
+            });
+            let of_union = match known {
                 Some(known) => known,
                 None if (1..=TAGS).contains(&tag) && !self.known.tags.contains_key(&tag) => tag,
                 None => free_tag(|tag| self.known.tags.contains_key(&tag)),
@@ -125,26 +129,41 @@ impl Merger {
         }
     }
 
-    /// Returns the union's tag of a branch: one that a log has for its path, or for its fingerprint
-    /// if the branch was mounted elsewhere. A copy of a branch, or another directory at its path,
-    /// gets a new one. The second value is true if no log has had the tag so far.
-    pub(crate) fn tag(&mut self, source: &Source) -> (u16, bool) {
+    /// Returns the only branch with this fingerprint.
+    fn moved(&self, fingerprint: Option<u64>) -> Option<u16> {
+        let mut same =
+            self.known.tags.iter().filter(|(_, known)| fingerprint.is_some() && known.fingerprint == fingerprint);
+        same.next().filter(|_| same.next().is_none()).map(|(tag, _)| *tag)
+    }
+
+    /// Returns the union's tags of branches: those that a log has for their paths, or else, as they
+    /// can be mounted elsewhere, for their fingerprints. A copy of a branch, or another directory
+    /// at its path, gets a new one.
+    pub(crate) fn tags(&mut self, sources: &[Source]) -> Vec<u16> {
+        let mut tags = vec![None; sources.len()];
+        // By paths first: a clone of a file system has the same fingerprint.
+        for by_path in [true, false] {
+            for (source, tag) in sources.iter().zip(&mut tags).filter(|(_, tag)| tag.is_none()) {
+                let own = source.tagged();
+                let found = match by_path {
+                    true => tag_of_branch(&self.known.tags, &own),
+                    false => self.moved(own.fingerprint),
+                };
+                *tag = found.filter(|tag| (1..=TAGS).contains(tag) && !self.members.contains(tag));
+                self.members.extend(*tag);
+            }
+        }
+        sources.iter().zip(tags).map(|(source, tag)| self.take(source, tag)).collect()
+    }
+
+    /// Notes the tag of a branch, or assigns one.
+    fn take(&mut self, source: &Source, found: Option<u16>) -> u16 {
         let own = source.tagged();
-        let is_free = |tag: &u16| (1..=TAGS).contains(tag) && !self.members.contains(tag);
-        let known: Vec<(u16, &Tagged)> = self.known.tags.iter().map(|(tag, known)| (*tag, known)).collect();
-        let at_path =
-            known.iter().find(|(tag, known)| is_free(tag) && known.path == own.path && may_be_same(known, &own));
-        let is_moved = |(tag, known): &&(u16, &Tagged)| {
-            is_free(tag) && known.fingerprint.is_some() && known.fingerprint == own.fingerprint
-        };
-        let mut moved = known.iter().filter(is_moved);
-        let elsewhere = moved.next().filter(|_| moved.next().is_none());
-        let found = at_path.or(elsewhere).map(|(tag, _)| *tag);
         let tag = found.unwrap_or_else(|| free_tag(|tag| self.known.tags.contains_key(&tag)));
         let entry = self.known.tags.entry(tag).or_insert_with(|| own.clone());
         *entry = Tagged { fingerprint: own.fingerprint.or(entry.fingerprint), path: own.path };
         self.members.insert(tag);
-        (tag, found.is_none())
+        tag
     }
 
     /// Adds what a branch's log says of that branch, which has the tag `own`.

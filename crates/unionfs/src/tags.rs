@@ -23,7 +23,7 @@ impl Tags {
     /// Notes that the log has the tag `log` for the branch with the tag `union`.
     pub(crate) fn set(&mut self, log: u16, union: u16) {
         self.to_union.insert(log, union);
-        self.to_log.insert(union, log);
+        self.to_log.entry(union).or_insert(log);
     }
 
     /// Returns the union's tag.
@@ -34,6 +34,11 @@ impl Tags {
     /// Returns the log's tag.
     pub(crate) fn log_tag(&self, union: u16) -> Option<u16> {
         self.to_log.get(&union).copied()
+    }
+
+    /// Returns the log's tags, with the union's.
+    pub(crate) fn all(&self) -> Vec<(u16, u16)> {
+        self.to_union.iter().map(|(log, union)| (*log, *union)).collect()
     }
 
     /// Returns the log's tag of a branch, and whether the log has none so far: it is assigned then.

@@ -279,3 +279,129 @@ fn logs_of_version_1_are_converted() {
         assert_one_file(&bed.mount(branches), &["f0", "f1", "f2"], "data+b");
     }
 }
+
+/// A file that was changed before and after a snapshot, whose middle branch then goes: its other
+/// names still lead to the newest copy.
+#[test]
+fn names_of_a_copy_survive_the_removal_of_a_middle_branch() {
+    for live in [false, true] {
+        let bed = Bed::new(&["a", "b", "c"]);
+        append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+        let union = bed.mount("a=rw:b=ro:c=ro");
+        append(&union, "f1", "+a");
+        let union = match live {
+            true => {
+                union.change_branches(vec![BranchChange::Remove(bed.0.join("b"))], &POLICY).unwrap();
+                union
+            }
+            false => {
+                drop(union);
+                bed.mount("a=rw:c=ro")
+            }
+        };
+        assert_one_file(&union, &["f0", "f1", "f2"], "data+b+a");
+        union.root().unlink(&CX, name("f0")).unwrap();
+        assert_one_file(&union, &["f1", "f2"], "data+b+a");
+        union.root().unlink(&CX, name("f1")).unwrap();
+        assert_one_file(&union, &["f2"], "data+b+a");
+    }
+}
+
+/// A snapshot is not changed by a mount that has a newer copy of its files, whatever its mode.
+#[test]
+fn a_writable_branch_keeps_copies_of_which_there_are_newer_ones() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    let union = bed.mount("b=rw:c=ro");
+    append(&union, "f0", "+b");
+    union.root().unlink(&CX, name("f0")).unwrap();
+    drop(union);
+    append(&bed.mount("a=rw:b=ro:c=ro"), "f1", "+a");
+    assert_one_file(&bed.mount("a=rw:b=rw:c=ro"), &["f1", "f2"], "data+b+a");
+    assert_one_file(&bed.mount("b=ro:c=ro"), &["f1", "f2"], "data+b");
+}
+
+/// Only the log of the first branch learns at once that a branch is mounted elsewhere now.
+#[test]
+fn a_branch_that_was_moved_is_the_same_branch_for_all_logs() {
+    let bed = Bed::new(&["x", "a", "c"]);
+    append(&bed.mount("a=rw:c=ro"), "f0", "+a");
+    bed.shell("mv c c2");
+    for branches in ["x=rw:a=ro:c2=ro", "x=rw:a=ro:c2=ro", "a=rw:c2=ro"] {
+        assert_one_file(&bed.mount(branches), &["f0", "f1", "f2"], "data+a");
+    }
+    // Two unions knew it by different paths.
+    bed.shell("mkdir b m; mv c2 m/c");
+    append(&bed.mount("b=rw:m/c=ro"), "f1", "+b");
+    for (branches, data) in [("x=rw:a=ro:b=ro:m/c=ro", "data+a"), ("x=rw:b=ro:a=ro:m/c=ro", "data+b")] {
+        let union = bed.mount(branches);
+        // Link counts are too high: each copy counts all names of the original.
+        for name in ["f0", "f1", "f2"] {
+            assert_eq!(String::from_utf8(read(&*union, name)).unwrap(), data, "{name} in {branches}");
+        }
+    }
+}
+
+/// A branch is removed and added by one change: remount,del=c,append=c=ro.
+#[test]
+fn a_branch_that_is_removed_and_added_at_once_has_the_same_files() {
+    let bed = Bed::new(&["a", "c"]);
+    let union = bed.mount("a=rw:c=ro");
+    append(&union, "f0", "+a");
+    let changes =
+        vec![BranchChange::Remove(bed.0.join("c")), BranchChange::Insert { at: 1, branch: bed.branch("c=ro") }];
+    union.change_branches(changes, &POLICY).unwrap();
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+a");
+    drop(union);
+    assert_one_file(&bed.mount("a=rw:c=ro"), &["f0", "f1", "f2"], "data+a");
+}
+
+/// The log of one branch knows the copy of another one's originals, which was used before the other
+/// came.
+#[test]
+fn a_copied_branch_is_recognised_by_each_log() {
+    let bed = Bed::new(&["x", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    bed.shell("touch between; cp -a c d");
+    drop(bed.mount("x=rw:d=ro"));
+    assert_one_file(&bed.mount("x=rw:b=ro:d=ro"), &["f0", "f1", "f2"], "data+b");
+    let union = bed.mount("x=rw:d=ro");
+    assert_one_file(&union, &["f0", "f1", "f2"], "data");
+    union.change_branches(vec![BranchChange::Insert { at: 1, branch: bed.branch("b=ro") }], &POLICY).unwrap();
+    assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+}
+
+/// What it says of link counts depends on all branches of the union that wrote it.
+#[test]
+fn a_log_of_version_1_is_not_taken_over_without_the_others() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    let log = bed.0.join("b/.wh..wh.ident");
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[13] = b'1';
+    fs::write(&log, bytes).unwrap();
+    let union = bed.mount("a=rw:c=ro");
+    let insert = BranchChange::Insert { at: 1, branch: bed.branch("b=ro") };
+    let refused = union.change_branches(vec![insert], &POLICY).unwrap_err().to_string();
+    assert!(refused.contains("mount it again"), "{refused}");
+    drop(union);
+    assert_one_file(&bed.mount("a=rw:b=ro:c=ro"), &["f0", "f1", "f2"], "data+b");
+}
+
+/// A snapshot is used without the newer branch, and hides a name that the newer branch hides too.
+#[test]
+fn a_file_is_kept_although_two_branches_count_the_same_name() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    for branches in ["a=rw:b=ro:c=ro", "b=rw:c=ro"] {
+        bed.mount(branches).root().unlink(&CX, name("f1")).unwrap();
+    }
+    for branches in ["a=rw:b=rw:c=ro", "a=rw:b=ro:c=ro"] {
+        let union = bed.mount(branches);
+        let _removed = union.root().unlink(&CX, name("f0"));
+        assert_eq!(read(&*union, "f2"), b"data+b");
+        drop(union);
+        assert_one_file(&bed.mount(branches), &["f2"], "data+b");
+    }
+    bed.mount("a=rw:b=rw:c=ro").root().unlink(&CX, name("f2")).unwrap();
+    assert_eq!(fs::read_dir(bed.0.join("b/.wh..wh.links")).unwrap().count(), 0);
+}
