@@ -9,6 +9,7 @@ use crate::node::{UNCOUNTED, UnionVnode};
 use crate::op::Op;
 use crate::ownnames::{LINKS, WORK};
 use crate::retry::Retries;
+use crate::times::settled_attr;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,10 +65,10 @@ impl UnionVnode {
 
     /// Returns the object's attributes as users see them.
     pub(crate) fn get_attr(&self, cx: &Cx<'_>) -> Result<Attr> {
-        let attr = self.on_leaf(cx, |lower| lower.vnode.getattr(cx))?;
         if self.dir.is_none() {
-            return Ok(self.leaf_attr(attr));
+            return self.on_leaf(cx, |lower| lower.vnode.getattr(cx)).map(|attr| self.leaf_attr(attr));
         }
+        let attr = self.on_leaf(cx, |lower| settled_attr(cx, &lower.vnode))?;
         self.run_read(cx, |op| self.dir_attr(op, attr))
     }
 

@@ -448,6 +448,9 @@ impl Core {
             step("reading the index of hard links", &path)(errno)
         })?;
         self.keep_numbers(op);
+        // A removed branch takes along what it counted.
+        let removed = next.removed.iter().filter_map(|id| old.member(*id)).map(|member| member.state.tag);
+        let counted: HashSet<u64> = removed.flat_map(|tag| self.identity.counted_by(tag)).collect();
         // The last step that can fail.
         let records = self.new_records(op, next)?;
         if next.is_snapshot {
@@ -470,7 +473,7 @@ impl Core {
             self.identity.replace(known, logs, &written);
         });
         self.adopt_originals(op, &self.links.all());
-        self.restore_counts(op, &indexed);
+        self.restore_counts(op, &indexed.of(&counted));
         drop(files);
         self.adopt_copies(op, used, copies);
         if let Some(carrying) = carrying {

@@ -12,7 +12,7 @@ use crate::ownfiles::{Own, link_over};
 use crate::ownnames::is_index_name;
 use crate::recorded::LinkCount;
 use crate::set::Member;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
 
@@ -44,6 +44,15 @@ pub(crate) struct Indexed {
     /// All copies: number, tag of the branch, and how many names of the file lie to its right, on
     /// the branch with the next copy, or with the original.
     copied: Vec<(u64, u16, u32)>,
+}
+
+impl Indexed {
+    /// Returns what the indexes have of these files.
+    pub(crate) fn of(mut self, numbers: &HashSet<u64>) -> Self {
+        self.index.retain(|number, _| numbers.contains(number));
+        self.copied.retain(|(number, ..)| numbers.contains(number));
+        self
+    }
 }
 
 impl Core {
