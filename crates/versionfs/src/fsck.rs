@@ -3,6 +3,7 @@
 //! interrupted operations left.
 
 use crate::blocks::VolumeBlocks;
+use crate::by_number::each_name;
 use crate::convert::is_content;
 use crate::past::head_of;
 use crate::retain::remove_tree;
@@ -158,12 +159,13 @@ impl Check<'_, '_> {
     }
 
     /// Returns the head of a set, if it is a regular file.
-    fn head(&self, of: &Checked<'_>, index: &Index) -> Result<Option<Arc<dyn Vnode>>> {
+    fn head(&self, of: &Checked<'_>, index: &Index, files: &SetFiles) -> Result<Option<Arc<dyn Vnode>>> {
         let head = if of.found.is_links {
             let number = core::str::from_utf8(of.stem).ok().and_then(|stem| stem.split('.').next());
             let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) else { return Ok(None) };
             match self.layer.vnode(self.cx, number) {
-                Ok(head) => Some(head).filter(|head| *link_stem(&**head) == *of.stem),
+                Ok(head) if *link_stem(&*head) == *of.stem && self.is_named(of, files, &head)? => Some(head),
+                Ok(_) => None,
                 Err(Errno::STALE | Errno::NOENT) => None,
                 Err(errno) => return Err(errno),
             }
@@ -173,6 +175,43 @@ impl Check<'_, '_> {
             of.found.dir.lookup(self.cx, Name::new(name)?)?.map(|entry| entry.vnode)
         };
         Ok(head.filter(|head| head.kind() == Kind::Regular))
+    }
+
+    /// Whether users see a name of the file with the number of a set. After the removal of its last
+    /// name, the number finds the newest version.
+    fn is_named(&self, of: &Checked<'_>, files: &SetFiles, file: &Arc<dyn Vnode>) -> Result<bool> {
+        let versions = self.versions_that_are(of, files, file)?.len();
+        if versions == 0 {
+            return Ok(true);
+        }
+        // Counting spares a search for the names in the whole tree.
+        if u64::from(file.getattr(self.cx)?.nlink) <= versions as u64 {
+            return Ok(false);
+        }
+        let mut is_named = false;
+        each_name(self.cx, file, |_, _, is_stored| {
+            is_named = !is_stored;
+            is_stored
+        })?;
+        Ok(is_named)
+    }
+
+    /// Returns the numbers and names of versions that are second names of a file.
+    fn versions_that_are(
+        &self,
+        of: &Checked<'_>,
+        files: &SetFiles,
+        file: &Arc<dyn Vnode>,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        let mut same = Vec::new();
+        for (number, letter) in files.versions.iter().filter(|(_, letter)| *letter == Letter::Full) {
+            let name = version_name(of.stem, *letter, *number);
+            let entry = of.found.store.lookup(self.cx, Name::new(&name)?)?;
+            if entry.is_some_and(|entry| entry.vnode.id() == file.id()) {
+                same.push((*number, name));
+            }
+        }
+        Ok(same)
     }
 
     fn set(&mut self, of: &Checked<'_>, mut files: SetFiles) -> Result<u64> {
@@ -186,7 +225,7 @@ impl Check<'_, '_> {
         };
         let is_complete = condition == Condition::Complete;
         let recorded = index.clone();
-        let head = self.head(of, &index)?;
+        let head = self.head(of, &index, &files)?;
         for name in &files.unfinished {
             let text = "was being made when the program was killed".to_owned();
             self.report(of, Problem::Unfinished, (name, text), |cx| remove_tree(cx, None, store, name));
@@ -232,14 +271,7 @@ impl Check<'_, '_> {
     ) -> Result<()> {
         let Some(head) = head else { return Ok(()) };
         let store = &of.found.store;
-        let mut same = Vec::new();
-        for (number, letter) in files.versions.iter().filter(|(_, letter)| *letter == Letter::Full) {
-            let name = version_name(of.stem, *letter, *number);
-            if store.lookup(self.cx, Name::new(&name)?)?.is_some_and(|entry| entry.vnode.id() == head.id()) {
-                same.push((*number, name));
-            }
-        }
-        for (number, name) in same {
+        for (number, name) in self.versions_that_are(of, files, head)? {
             files.versions.retain(|(other, letter)| *other != number || *letter != Letter::Full);
             index.apply(Record::Discarded(number));
             let text = "is the file itself: its replacement was interrupted".to_owned();

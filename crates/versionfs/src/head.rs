@@ -118,7 +118,12 @@ impl Head<'_> {
         let is_known = own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
         // Loading the set may have removed a second name that a crash had left in the store.
         let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1) || self.rejoins(cx, &own)?;
-        let keeps = if is_linked { self.link_set() } else { Arc::clone(&own) };
+        if !is_linked {
+            return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
+        }
+        let keeps = self.link_set();
+        // Loading it removes such a second name, too: the caller counts the names.
+        drop(keeps.lock(self.core, cx)?);
         Ok(Some(HeadSets { own, keeps }))
     }
 

@@ -431,16 +431,20 @@ impl Locked<'_> {
         let is_rename = letter == Letter::Renamed || newest.cause == Cause::Replace;
         // A head with a recorded birth came later: the rename was completed.
         let is_over = self.state.index.birth.is_some();
-        if self.set.is_link || is_over || !is_rename || letter == Letter::Directory {
+        if is_over || !is_rename || letter == Letter::Directory {
             return Ok(());
         }
-        let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
-        let (Some(head), Some(file)) = (self.set.home.lookup(cx, name)?, self.file(cx, letter, number)?) else {
-            return Ok(());
-        };
-        let is_head = match letter {
-            Letter::Renamed => refers_to(&file.vnode.readlink(cx)?, &*head.vnode),
-            _ => file.vnode.id() == head.vnode.id(),
+        let Some(file) = self.file(cx, letter, number)? else { return Ok(()) };
+        let is_head = if self.set.is_link {
+            // The version is the inode. It has another name only if the rename did not take that.
+            letter == Letter::Full && file.attr.nlink > 1
+        } else {
+            let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
+            let Some(head) = self.set.home.lookup(cx, name)? else { return Ok(()) };
+            match letter {
+                Letter::Renamed => refers_to(&file.vnode.readlink(cx)?, &*head.vnode),
+                _ => file.vnode.id() == head.vnode.id(),
+            }
         };
         if is_head {
             self.repair(cx, Record::Discarded(number))?;

@@ -120,6 +120,23 @@ fn a_missing_delta_is_left() {
 }
 
 #[test]
+fn removed_names_of_one_file_leave_its_last_content() {
+    let stage = Stage::new();
+    stage.mount();
+    let script = "echo precious >one; ln one two; rm one two; echo more >three; ln three four; rm three";
+    let output = Command::new("sh").args(["-ec", script]).current_dir("/mnt/at").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    stage.unmount();
+    for _ in 0..2 {
+        let (code, out, err) = fsck(&["-p", DIR]);
+        assert!(code == 0 && out.ends_with(", clean\n"), "{code} {out} {err}");
+    }
+    let links = stage.stored(";links");
+    let contents: Vec<_> = fs::read_dir(links).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert!(contents.contains(&b"precious\n".to_vec()));
+}
+
+#[test]
 fn wrong_arguments_and_missing_directories_have_their_status() {
     let _stage = Stage::new();
     for wrong in [&["-n", "-y", DIR][..], &["-p", "-y", DIR], &[], &["-Q", DIR], &[DIR, DIR]] {

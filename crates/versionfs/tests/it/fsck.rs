@@ -5,7 +5,7 @@ use crate::common::policies::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
 use versionfs::fsck::{Finding, Inspector, Problem, check};
-use versionset::STORE;
+use versionset::{LINKS, STORE};
 use vnode::{Layer, OpenFlags};
 
 #[derive(Debug, Default)]
@@ -124,6 +124,38 @@ fn an_interrupted_replacement_is_no_version() {
     assert!(clerk.found.contains(&Problem::Interrupted), "{clerk:?}");
     assert_eq!(entry.vnode.getattr(&cx()).unwrap().nlink, 1);
     assert_eq!(head(&*lower, b"file"), Some(b"content".to_vec()));
+    assert_eq!(run(&lower, false).found, []);
+}
+
+#[test]
+fn the_last_content_of_a_removed_file_with_several_names_stays() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, "builtin = false\nstorage = \"full\"");
+    let root = layer.root();
+    let (entry, file) = root.create(&cx(), name(b"file"), 0o644, OpenFlags::RDWR).unwrap();
+    file.write(&cx(), b"precious", 0).unwrap();
+    drop(file);
+    root.link(&cx(), name(b"other"), &entry.vnode).unwrap();
+    let stem = format!("{:x}.0", entry.vnode.id());
+    let links = |lower: &Arc<MemFs>| store(lower).unwrap().lookup(&cx(), name(LINKS)).unwrap().unwrap().vnode;
+    for removed in [b"file".as_slice(), b"other"] {
+        root.unlink(&cx(), name(removed)).unwrap();
+        assert_eq!(run(&lower, true).found, [], "{}", removed.escape_ascii());
+    }
+    drop((entry, root, layer));
+    assert_eq!(run(&lower, true).found, []);
+    let index = versionset::index_name(stem.as_bytes());
+    let index = links(&lower).lookup(&cx(), name(&index)).unwrap().unwrap();
+    let index = versionset::Index::parse(&read_all(&*index.vnode)).0;
+    let newest = index.newest().unwrap();
+    let kept = versionset::version_name(stem.as_bytes(), newest.letter, newest.number);
+    let kept = links(&lower).lookup(&cx(), name(&kept)).unwrap().unwrap();
+    assert_eq!(read_all(&*kept.vnode), b"precious");
+    // A replacement that a kill interrupted: the file has its name, too.
+    lower.root().link(&cx(), name(b"other"), &kept.vnode).unwrap();
+    assert!(run(&lower, true).found.contains(&Problem::Interrupted));
+    assert_eq!(kept.vnode.getattr(&cx()).unwrap().nlink, 1);
+    assert_eq!(head(&*lower, b"other"), Some(b"precious".to_vec()));
     assert_eq!(run(&lower, false).found, []);
 }
 
