@@ -336,16 +336,20 @@ impl Core {
         let (mut sets, mut unfinished) = (BTreeMap::<Vec<u8>, Vec<(u64, Letter)>>::new(), Vec::new());
         walk::list(cx, &found.store, &mut |entry| match parse(entry.name.as_bytes()) {
             StoreName::Index(stem) => drop(sets.entry(stem.to_vec()).or_default()),
-            StoreName::Unfinished(_) => unfinished.push(entry.name.as_bytes().to_vec()),
+            StoreName::Unfinished(stem) => unfinished.push((stem.to_vec(), entry.name.as_bytes().to_vec())),
             StoreName::Version { stem, letter, number } => {
                 sets.entry(stem.to_vec()).or_default().push((number, letter));
             }
             StoreName::Other => {}
         })?;
-        // Conversions are made by this thread only, so nobody builds these now.
-        for name in unfinished.iter().filter(|name| !name.ends_with(b";i~")) {
-            remove_tree(cx, None, &found.store, name)?;
-            cleaned.leftovers += 1;
+        for (stem, name) in unfinished {
+            match self.remove_unfinished(cx, found, &stem, &name) {
+                Ok(removed) => cleaned.leftovers += u64::from(removed),
+                Err(errno) => {
+                    tracing::warn!(%errno, "can't remove the unfinished {}", name.escape_ascii());
+                    cleaned.failed += 1;
+                }
+            }
         }
         for (stem, files) in sets {
             for (number, _) in files.iter().filter(|(_, letter)| *letter == Letter::Blocks) {
@@ -363,6 +367,22 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Removes a file that was being built when the server was killed, and returns whether it was
+    /// there. Everything that builds files has the set locked; only conversions have not, and those
+    /// are made by the thread that cleans.
+    fn remove_unfinished(&self, cx: &Cx<'_>, found: &Found, stem: &[u8], name: &[u8]) -> Result<bool> {
+        // Without an index nothing is known of a long name: left to fsck.
+        let Some(set) = self.set_in(cx, found, stem)? else { return Ok(false) };
+        let locked = set.lock(self, cx)?;
+        if found.store.lookup(cx, Name::new(name)?)?.is_none() {
+            // It was completed since the store was listed.
+            return Ok(false);
+        }
+        remove_tree(cx, None, &found.store, name)?;
+        drop(locked);
+        Ok(true)
     }
 
     /// Deletes content-addressed versions that neither this walk nor the one before found a file

@@ -141,7 +141,7 @@ impl Core {
         }
         let temporary = new_version_name(&set.stem, start.target, number);
         let temporary = Name::new(&temporary)?;
-        let outcome = match self.build(&server, &start, temporary) {
+        let outcome = match self.build(&server, set, &start, temporary) {
             Ok(true) => self.swap(&server, set, &start, temporary),
             Ok(false) => Ok(Outcome::Useless),
             // The chain changed while it was read.
@@ -153,13 +153,21 @@ impl Core {
             Err(errno) => Err(errno),
         };
         if outcome != Ok(Outcome::Done) {
-            let _ = self.remove_temporary(&server, &start.files.dir, temporary);
+            let _ = self.remove_temporary(&server, set, &start.files.dir, temporary);
         }
         outcome
     }
 
-    /// Removes a file that was built, with the blocks that it refers to.
-    fn remove_temporary(&self, server: &Cx<'_>, dir: &Arc<dyn Vnode>, temporary: Name<'_>) -> Result<()> {
+    /// Removes a file that was built, with the blocks that it refers to. With the set locked, no
+    /// other thread is building a file of this name: a command that discards a version may do so.
+    fn remove_temporary(
+        &self,
+        server: &Cx<'_>,
+        set: &Arc<Set>,
+        dir: &Arc<dyn Vnode>,
+        temporary: Name<'_>,
+    ) -> Result<()> {
+        let _locked = set.lock(self, server)?;
         let id = read_block_id(server, dir, temporary)?;
         match dir.unlink(server, temporary) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -169,7 +177,7 @@ impl Core {
     }
 
     /// Builds the new file. Returns false if it would be of no use.
-    fn build(&self, server: &Cx<'_>, start: &Start, temporary: Name<'_>) -> Result<bool> {
+    fn build(&self, server: &Cx<'_>, set: &Arc<Set>, start: &Start, temporary: Name<'_>) -> Result<bool> {
         let (dir, number, letter) = (&start.files.dir, start.version.number, start.version.letter);
         let old_name = version_name(&start.files.stem, letter, number);
         let entry = dir.lookup(server, Name::new(&old_name)?)?.ok_or(Errno::IO)?;
@@ -184,7 +192,7 @@ impl Core {
         if is_attributes_only(server, start, &entry)? {
             return Ok(false);
         }
-        self.remove_temporary(server, dir, temporary)?;
+        self.remove_temporary(server, set, dir, temporary)?;
         if start.target == Letter::Blocks {
             return self.build_blocks(server, start, temporary, &header);
         }

@@ -4,6 +4,7 @@
 use crate::common::policies::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::Rng;
 use vnode::{Cx, Layer as _, OpenFlags, RenameFlags, SetAttr};
 
@@ -428,5 +429,40 @@ fn versions_count_against_the_owner_of_the_file() {
         layer.root().control(&cx(), "versionfs.discard", b"file 3 6").unwrap();
         let left: Vec<_> = expected.iter().copied().filter(|(number, _)| ![3, 6].contains(number)).collect();
         assert_eq!(owners(&lower, &format!("{storage}, discarded")), left, "{storage}");
+    }
+}
+
+#[test]
+fn a_walk_leaves_what_programs_are_building() {
+    const WRITERS: usize = 2;
+    for storage in ["full", "sparse"] {
+        let lower = MemFs::new();
+        let layer = mount(&lower, &config(storage, ""));
+        let running = AtomicUsize::new(WRITERS);
+        let write = |writer: usize| {
+            let file = format!("file {writer}");
+            let (entry, new) = layer.root().create(&cx(), name(file.as_bytes()), 0o644, OpenFlags::RDWR).unwrap();
+            drop(new);
+            let mut failed = Vec::new();
+            for round in 0..1000 {
+                let written =
+                    entry.vnode.open(&cx(), OpenFlags::RDWR).and_then(|file| file.write(&cx(), b"text", round * 4));
+                let mode = SetAttr { mode: Some(0o600 + (round % 2) as u32), ..SetAttr::default() };
+                failed.extend(written.map(|_| ()).and(entry.vnode.setattr(&cx(), &mode, None).map(|_| ())).err());
+            }
+            running.fetch_sub(1, Ordering::Relaxed);
+            failed
+        };
+        let (failed, done) = std::thread::scope(|scope| {
+            let write = &write;
+            let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+            let mut done = Vec::new();
+            while running.load(Ordering::Relaxed) > 0 {
+                done.push(control(&layer, "versionfs.clean").unwrap());
+            }
+            (writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect::<Vec<_>>(), done)
+        });
+        assert_eq!(failed, [], "{storage}: after {} walks", done.len());
+        assert!(done.iter().all(|done| done.contains("failed 0")), "{storage}: {done:?}");
     }
 }
