@@ -71,7 +71,7 @@ impl Head<'_> {
         if locked.remove(&server, made.letter, made.number).is_err() {
             return false;
         }
-        if locked.append(&server, &[Record::Discarded(made.number)]).is_err() {
+        if locked.append(&server, &locked.index().taking_back(made.number)).is_err() {
             // The record lacks its file, which the next use finds out.
             locked.reload();
         }
@@ -135,17 +135,51 @@ impl Head<'_> {
         }
         let server = self.core.server(cx);
         let link = self.link_set();
-        let is_current = link.lock(self.core, cx)?.index().newest().is_some_and(|newest| !newest.cause.ends_head());
-        if !is_current {
+        let newest = link.lock(self.core, cx)?.index().newest().cloned();
+        let Some(newest) = newest.filter(|newest| !newest.cause.ends_head()) else {
             self.inode.set_has_no_link_set(true);
             return Ok(false);
-        }
+        };
         let attr = self.lower.getattr(&server)?;
         let mut locked = own.lock(self.core, &server)?;
-        let since = interval(locked.index(), &attr, self.core.now()).0;
-        let records = locked.joining(since, &link_stem(&**self.lower));
+        let (next, since) = (locked.index().next(), interval(locked.index(), &attr, self.core.now()).0);
+        let first = self.number_link_from(&server, next)?;
+        // The name is older than this layer, or nobody knows how long it has belonged to the inode.
+        let is_old = next == 1 && locked.index().links.is_empty();
+        let (since, first) = if is_old { (since, next) } else { (since.max(newest.died), first) };
+        let records = locked.joining(since, &link_stem(&**self.lower), first);
         locked.append(&server, &records)?;
         Ok(true)
+    }
+
+    /// Numbers the next versions of the inode from `next` on, that of a name which joins or leaves
+    /// it, so that the versions of the name have an order. Returns the number that comes next.
+    pub(crate) fn number_link_from(&self, server: &Cx<'_>, next: u64) -> Result<u64> {
+        let link = self.link_set();
+        let mut locked = link.lock(self.core, server)?;
+        if next > locked.index().next() {
+            locked.append(server, &[Record::Next(next)])?;
+        }
+        Ok(locked.index().next())
+    }
+
+    /// Makes a version of a file with several names before one of them goes, whose history ends
+    /// with it: the file may change under the other names. `None` if the policy wants no version.
+    pub(crate) fn mark(&self, cx: &Cx<'_>, session: &mut Session, own: &Arc<Set>, attr: &Attr) -> Result<Option<Made>> {
+        if self.is_excluded(cx, attr)? {
+            return Ok(None);
+        }
+        let server = self.core.server(cx);
+        self.inode.set_has_no_link_set(false);
+        let next = own.lock(self.core, &server)?.index().next();
+        let made = self.number_link_from(&server, next).and_then(|_| {
+            let file = self.lower.open(&server, OpenFlags::RDONLY)?;
+            self.make(cx, session, &self.link_set(), &*file, (attr, Cause::Link), false)
+        });
+        match made {
+            Err(errno) if may_skip(self.policy(cx, attr)?.as_ref(), errno) => Ok(None),
+            made => made,
+        }
     }
 
     /// Returns the set of the inode.
@@ -199,7 +233,7 @@ impl Head<'_> {
                 locked.rebuild_now(&server)?;
                 continue;
             }
-            if locked.append(&server, &[Record::Discarded(version.number)]).is_err() {
+            if locked.append(&server, &locked.index().taking_back(version.number)).is_err() {
                 locked.reload();
             }
             return Err(errno);
@@ -455,14 +489,25 @@ fn may_skip(policy: Option<&Effective>, errno: Errno) -> bool {
 /// if the clock was set back.
 pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
     let named = index.birth.as_ref().map(|birth| birth.time);
-    let born = match index.newest() {
-        Some(before) if !before.cause.ends_head() => before.died,
-        Some(before) => named.or(attr.btime).unwrap_or(before.died).max(before.died),
-        None => named.or(attr.btime).unwrap_or(attr.mtime),
+    let newest = index.newest();
+    let since = newest.map(|newest| newest.died).max(index.links.last().and_then(|period| period.until));
+    let born = match (newest, since) {
+        (Some(newest), _) if is_of_head(index, newest) => newest.died,
+        (_, Some(since)) => named.or(attr.btime).unwrap_or(since).max(since),
+        // If its time of birth lies in the future, the clock was set back.
+        (_, None) => named.or(attr.btime).unwrap_or(attr.mtime).min(now),
     };
-    // A head whose time of birth lies in the future: the clock was set back.
-    let born = if index.newest().is_none() { born.min(now) } else { born };
     (born, now.max(just_after(born)))
+}
+
+/// Whether the newest version of a name is one of its present head.
+fn is_of_head(index: &Index, newest: &Version) -> bool {
+    let is_left = index.links.last().is_some_and(|period| match (period.departure, period.until) {
+        (Some(departure), _) => newest.number <= departure.last,
+        (None, until) => until.is_some_and(|until| newest.died <= until),
+    });
+    let is_older = index.birth.as_ref().is_some_and(|birth| newest.number < birth.first);
+    !newest.cause.ends_head() && !is_left && !is_older
 }
 
 /// Copies the bytes of a file: shares them where the file system can.

@@ -123,17 +123,20 @@ impl History {
         }
         let left = self.left().unwrap_or(BEGINNING);
         let from = self.versions.last().map_or(left, |newest| newest.version.died.max(left));
-        self.links.push(LinkPeriod { from, until: None, stem: crate::set::link_stem(&*head.vnode).into() });
+        let stem = crate::set::link_stem(&*head.vnode).into();
+        self.links.push(LinkPeriod { from, until: None, stem, first: 0, departure: None });
     }
 
     /// Adds the versions that the inode had while it had this name.
     fn add_linked(&mut self, core: &Core, cx: &Cx<'_>, period: &LinkPeriod) -> Result<()> {
         let from = period.from;
         let until = period.until.unwrap_or(Time { sec: i64::MAX, nsec: 0 });
-        for own in &mut self.versions {
-            let version = &mut own.version;
-            if version.died > until {
+        for other in &mut self.versions {
+            let version = &mut other.version;
+            let is_later = if period.first > 0 { version.number >= period.first } else { version.died > until };
+            if is_later {
                 version.born = version.born.max(until);
+                version.died = version.died.max(version.born);
             } else if version.died > from {
                 version.died = from.max(version.born);
             }
@@ -141,10 +144,14 @@ impl History {
         let link = core.set_of_link(&period.stem);
         let locked = link.lock(core, cx)?;
         let index = locked.index();
-        for version in index.versions.values().filter(|version| version.died > from && version.born < until) {
+        for version in index.versions.values().filter(|version| period.has(version)) {
             let mut seen = seen(version, &link, index);
             seen.version.born = version.born.max(from);
-            seen.version.died = version.died.min(until);
+            seen.version.died = version.died.min(until).max(seen.version.born);
+            if let Some(departure) = period.departure.filter(|departure| departure.last == version.number) {
+                // The inode goes on under its other names.
+                seen.version.cause = departure.cause;
+            }
             self.versions.push(seen);
         }
         if period.until.is_none() {
@@ -161,7 +168,9 @@ impl History {
     /// Returns since when the head has its content and attributes under this name.
     pub(crate) fn head_since(&self) -> Option<Time> {
         let head = &self.head.as_ref()?.attr;
-        let left = self.left().unwrap_or(BEGINNING);
+        // The name may belong to its inode for less time than the inode has its content.
+        let joined = self.links.last().filter(|period| period.until.is_none() && period.first > 0);
+        let left = self.left().max(joined.map(|period| period.from)).unwrap_or(BEGINNING);
         let newest = self.versions.last().map(|seen| &seen.version);
         if let Some(newest) = newest
             && !newest.cause.ends_head()
@@ -183,8 +192,20 @@ impl History {
         if self.head_since().is_some_and(|since| since <= time) {
             return Some(Moment::Head);
         }
-        let was = |period: &&LinkPeriod| period.from <= time && period.until.is_some_and(|until| time < until);
+        // Where the end has a number, the versions are complete.
+        let was = |period: &&LinkPeriod| {
+            period.departure.is_none() && period.from <= time && period.until.is_some_and(|until| time < until)
+        };
         self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone(), time))
+    }
+
+    /// Returns what a head was at its birth, if the birth has a number. `None` if that is gone.
+    pub(crate) fn at_birth(&self, birth: &Birth) -> Option<Moment> {
+        let first = self.versions.iter().position(|seen| seen.version.number >= birth.first);
+        let Some(position) = first else { return Some(Moment::Head) };
+        // A later version is another content: the first one was discarded.
+        let is_first = self.versions.get(position).is_some_and(|seen| seen.version.born <= birth.time);
+        is_first.then_some(Moment::Version(position))
     }
 
     /// Returns the version with this number.

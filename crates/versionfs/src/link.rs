@@ -64,7 +64,8 @@ impl VersionVnode {
         let own = self.core.set_of_name(dir, name.as_bytes());
         let ended = own.lock(&self.core, &server).and_then(|mut locked| {
             let is_joined = locked.is_linked(&link_stem(&*self.lower));
-            if is_joined { locked.append(&server, &[Record::Unlinked(self.core.now())]) } else { Ok(()) }
+            let ended = Record::Unlinked(locked.time_of_change(self.core.now()), None);
+            if is_joined { locked.append(&server, &[ended]) } else { Ok(()) }
         });
         if let Err(errno) = ended {
             tracing::warn!(%errno, "can't record that there is no link {name}");
@@ -76,27 +77,25 @@ impl VersionVnode {
     /// finds its versions by it.
     fn join(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8], is_new: bool) -> Result<()> {
         let server = self.core.server(cx);
-        {
-            let (own, link) = (self.core.set_of_name(dir, name), self.head().link_set());
-            let mut locked = own.lock(&self.core, &server)?;
-            let next = locked.index().next();
-            let stem = link_stem(&*self.lower);
-            if is_new || !locked.is_linked(&stem) {
-                let (now, mut records) = (self.core.now(), Vec::new());
-                // The first name has been the file's since before it got a second one.
-                let attr = self.lower.getattr(&server)?;
-                let born = crate::head::interval(locked.index(), &attr, now).0;
-                // Before the birth: the end of an earlier period ends the head before.
-                records.extend(locked.joining(if is_new { now } else { born }, &stem));
-                if is_new {
-                    let who = self.core.callers.who(cx);
-                    records.push(Record::Born(Birth { time: now, cause: Cause::Link, who, from: None }));
-                }
-                locked.append(&server, &records)?;
-            }
-            drop(locked);
-            let mut locked = link.lock(&self.core, &server)?;
-            if next > locked.index().next() { locked.append(&server, &[Record::Next(next)]) } else { Ok(()) }
+        let own = self.core.set_of_name(dir, name);
+        let mut locked = own.lock(&self.core, &server)?;
+        let next = locked.index().next();
+        let first = self.head().number_link_from(&server, next)?;
+        let stem = link_stem(&*self.lower);
+        if is_new {
+            let time = locked.time_of_change(self.core.now());
+            // Before the birth: the end of an earlier period ends the head before.
+            let mut records = locked.joining(time, &stem, first);
+            let who = self.core.callers.who(cx);
+            records.push(Record::Born(Birth { time, cause: Cause::Link, who, from: None, first }));
+            locked.append(&server, &records)?;
+        } else if !locked.is_linked(&stem) {
+            // The first name has been the file's since before it got a second one.
+            let attr = self.lower.getattr(&server)?;
+            let born = crate::head::interval(locked.index(), &attr, self.core.now()).0;
+            let records = locked.joining(born, &stem, next);
+            locked.append(&server, &records)?;
         }
+        Ok(())
     }
 }

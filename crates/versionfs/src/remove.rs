@@ -7,8 +7,8 @@ use crate::session::Session;
 use crate::set::{Locked, Made, Set, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-use versionset::{Cause, Letter, Record, STORE, version_name};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, Vnode};
+use versionset::{Cause, Departure, Letter, Record, STORE, version_name};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, SetAttr, SetTime, Vnode};
 
 /// How an object whose last name goes becomes a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub(crate) enum Fate {
 pub(crate) struct Removal<'a> {
     pub(crate) fate: Fate,
     pub(crate) attr: Attr,
-    /// The copy.
+    cause: Cause,
+    /// The version that was made: a copy, or the last one of a name among several.
     made: Option<Made>,
     /// Nobody opens the file until it is removed.
     session: MutexGuard<'a, Session>,
@@ -35,15 +36,23 @@ pub(crate) struct Removal<'a> {
 
 impl Removal<'_> {
     /// Passes on the result of the removal. If it failed, takes back the copy.
-    pub(crate) fn checked(mut self, cx: &Cx<'_>, victim: &VersionVnode, result: Result<()>) -> Result<()> {
+    pub(crate) fn checked(&mut self, cx: &Cx<'_>, victim: &VersionVnode, result: Result<()>) -> Result<()> {
         if result.is_ok() {
             // Before somebody else can lock the session.
             victim.inode.forget_place();
         } else {
             // A name goes or stays, whatever the error is.
-            victim.head().take_back(cx, Some(&mut self.session), self.made, Errno::CANCELED);
+            victim.head().take_back(cx, Some(&mut self.session), self.made.take(), Errno::CANCELED);
         }
         result
+    }
+
+    /// Records that the name has left an inode that has, or had, other names.
+    pub(crate) fn leave_inode(&mut self, cx: &Cx<'_>, victim: &VersionVnode, (dir, name): (&Arc<dyn Vnode>, Name<'_>)) {
+        if self.fate == Fate::Named || self.made.as_ref().is_some_and(|made| made.set.is_link()) {
+            victim.leave_inode(cx, dir, name, (self.made.as_ref(), self.cause));
+        }
+        victim.head().after_change(cx, &mut self.session);
     }
 }
 
@@ -58,14 +67,13 @@ impl VersionVnode {
             return Err(Errno::ISDIR);
         }
         let victim = self.victim(name, &entry);
-        let removal = victim.prepare_removal(cx, Cause::Unlink)?;
+        let mut removal = victim.prepare_removal(cx, (&self.lower, name), Cause::Unlink)?;
         let cx = &blocking(cx);
         match removal.fate {
-            Fate::Named => {
-                self.lower.unlink(cx, name)?;
-                victim.leave_inode(cx, &self.lower, name);
+            Fate::Named | Fate::Copied => {
+                removal.checked(cx, &victim, self.lower.unlink(cx, name))?;
+                removal.leave_inode(cx, &victim, (&self.lower, name));
             }
-            Fate::Copied => removal.checked(cx, &victim, self.lower.unlink(cx, name))?,
             Fate::Dropped => self.lower.unlink(cx, name)?,
             Fate::Kept => {
                 let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
@@ -91,7 +99,12 @@ impl VersionVnode {
 
     /// Prepares the removal of a name of this file: what becomes of it, and its attributes. If a
     /// copy becomes the version, makes it.
-    pub(crate) fn prepare_removal(&self, cx: &Cx<'_>, cause: Cause) -> Result<Removal<'_>> {
+    pub(crate) fn prepare_removal(
+        &self,
+        cx: &Cx<'_>,
+        (dir, name): (&Arc<dyn Vnode>, Name<'_>),
+        cause: Cause,
+    ) -> Result<Removal<'_>> {
         let mut session = self.inode.session(cx)?;
         if self.lower.kind() != Kind::Regular {
             let mut attr = self.lower.getattr(cx)?;
@@ -109,7 +122,9 @@ impl VersionVnode {
             } else {
                 Fate::Kept
             };
-            return Ok(Removal { fate, attr, made: None, session });
+            let own = self.core.set_of_name(dir, name.as_bytes());
+            let made = if fate == Fate::Named { self.copy_special(cx, &own, &attr, cause)? } else { None };
+            return Ok(Removal { fate, attr, cause, made, session });
         }
         if self.inode.delayed().is_some() {
             cx.require_blocking()?;
@@ -121,22 +136,66 @@ impl VersionVnode {
             attr = self.lower.getattr(cx)?;
         }
         if attr.nlink > 1 {
-            return Ok(Removal { fate: Fate::Named, attr, made: None, session });
+            cx.require_blocking()?;
+            let own = self.core.set_of_name(dir, name.as_bytes());
+            let made = self.head().mark(cx, &mut session, &own, &attr)?;
+            return Ok(Removal { fate: Fate::Named, attr, cause, made, session });
         }
         session.active = None;
         if self.head().is_droppable(cx, &attr)? {
-            return Ok(Removal { fate: Fate::Dropped, attr, made: None, session });
+            return Ok(Removal { fate: Fate::Dropped, attr, cause, made: None, session });
         }
         self.head().look_for_mappings(cx, &session)?;
         if session.writers == 0 && !self.head().is_written_unseen(&session) {
-            return Ok(Removal { fate: Fate::Kept, attr, made: None, session });
+            return Ok(Removal { fate: Fate::Kept, attr, cause, made: None, session });
         }
         let mut made = None;
         if let Some(sets) = self.head().sets(cx, attr.nlink)? {
             let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
             made = Some(self.head().copy(cx, &sets.keeps, &*file, &attr, cause)?);
         }
-        Ok(Removal { fate: Fate::Copied, attr, made, session })
+        Ok(Removal { fate: Fate::Copied, attr, cause, made, session })
+    }
+
+    /// Makes a version of a symbolic link or special file of which another name remains: a copy,
+    /// because it is small. `None` if the policy wants no version.
+    fn copy_special(&self, cx: &Cx<'_>, own: &Arc<Set>, attr: &Attr, cause: Cause) -> Result<Option<Made>> {
+        cx.require_blocking()?;
+        if self.head().is_excluded(cx, attr)? {
+            return Ok(None);
+        }
+        let server = self.core.server(cx);
+        let mut locked = own.lock(&self.core, &server)?;
+        let recorded = self.head().record(cx, &mut locked, attr, (cause, Letter::Special), |locked, version| {
+            let store = locked.store(&server)?;
+            let file = version_name(&locked.set.stem, Letter::Special, version.number);
+            let file = Name::new(&file)?;
+            let copy = if attr.kind() == Kind::Symlink {
+                store.symlink(&server, file, &self.lower.readlink(&server)?)?
+            } else {
+                store.mknod(&server, file, attr.mode, attr.rdev)?
+            };
+            // A symbolic link has no mode.
+            let mode = Some(version.mode).filter(|_| attr.kind() != Kind::Symlink);
+            let set = SetAttr { mode, mtime: Some(SetTime::At(version.mtime)), ..SetAttr::default() };
+            let dressed = versionset::give(&server, &copy, version.uid, version.gid)
+                .and_then(|()| copy.vnode.setattr(&server, &set, None).map(drop));
+            if dressed.is_err() {
+                let _ = store.unlink(&server, file);
+            }
+            dressed
+        });
+        match recorded {
+            Ok((version, ())) => {
+                self.head().made(&server, own, &mut locked, (attr, version.number));
+                drop(locked);
+                Ok(Some(Made { set: Arc::clone(own), number: version.number, letter: Letter::Special }))
+            }
+            Err(errno) => {
+                drop(locked);
+                if self.head().may_lose(cx, attr, errno)? { Ok(None) } else { Err(errno) }
+            }
+        }
     }
 
     /// Makes a version of an object by moving or linking it to the store. `place` is called with
@@ -163,32 +222,39 @@ impl VersionVnode {
         })?;
         victim.head().made(&server, &sets.keeps, &mut locked, (attr, version.number));
         drop(locked);
-        if !Arc::ptr_eq(&sets.own, &sets.keeps) {
-            victim.record_leaving(&server, &sets.own);
+        let made = Made { set: sets.keeps, number: version.number, letter };
+        if !Arc::ptr_eq(&sets.own, &made.set) {
+            victim.record_leaving(&server, &sets.own, (Some(&made), cause));
         }
-        Ok(Made { set: sets.keeps, number: version.number, letter })
+        Ok(made)
     }
 
     /// Records that a name no longer belongs to this inode, which has or had others. The name is
     /// gone, so this does not fail.
-    pub(crate) fn leave_inode(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>) {
+    pub(crate) fn leave_inode(
+        &self,
+        cx: &Cx<'_>,
+        dir: &Arc<dyn Vnode>,
+        name: Name<'_>,
+        (made, cause): (Option<&Made>, Cause),
+    ) {
         if self.lower.kind() == Kind::Regular {
             let own = self.core.set_of_name(dir, name.as_bytes());
-            self.record_leaving(&self.core.server(cx), &own);
+            self.record_leaving(&self.core.server(cx), &own, (made, cause));
         }
     }
 
-    fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) {
-        if let Err(errno) = self.try_record_leaving(server, own) {
+    fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>, last: (Option<&Made>, Cause)) {
+        if let Err(errno) = self.try_record_leaving(server, own, last) {
             tracing::warn!(%errno, "can't record the end of the link {}", own.stem.escape_ascii());
         }
     }
 
-    fn try_record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
+    fn try_record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>, (made, cause): (Option<&Made>, Cause)) -> Result<()> {
         let attr = self.lower.getattr(server)?;
         let mut locked = own.lock(&self.core, server)?;
         let now = self.core.now();
-        let mut records = Vec::new();
+        let (mut records, mut begin) = (Vec::new(), None);
         if !locked.is_linked(&crate::set::link_stem(&*self.lower)) {
             if locked.index().links.last().is_some_and(|period| period.until.is_none()) {
                 // The name belongs to another inode already.
@@ -196,19 +262,21 @@ impl VersionVnode {
             }
             // It has had several names since before the layer saw it.
             let (born, _) = crate::head::interval(locked.index(), &attr, now);
-            records.push(Record::Linked(born, crate::set::link_stem(&*self.lower).into()));
+            let stem = crate::set::link_stem(&*self.lower);
+            records.push(Record::Linked(born, stem.into(), locked.index().next()));
+            begin = Some(born);
         }
-        records.push(Record::Unlinked(now));
-        records.extend(self.numbers_of_link(server)?);
-        locked.append(server, &records)
-    }
-
-    /// Returns the record by which versions of the name's own set are numbered after those of the
-    /// inode's set.
-    fn numbers_of_link(&self, server: &Cx<'_>) -> Result<Option<Record>> {
         let link = self.head().link_set();
-        let next = link.lock(&self.core, server)?.index().next();
-        Ok((next > 1).then_some(Record::Next(next)))
+        let of_inode = link.lock(&self.core, server)?;
+        let last = made.and_then(|made| of_inode.index().versions.get(&made.number));
+        let departure = last.map(|last| Departure { last: last.number, cause });
+        // The sets may disagree about the time after the clock was set back.
+        let end = locked.time_of_change(last.map_or(now, |last| last.died));
+        records.push(Record::Unlinked(begin.map_or(end, |begin| end.max(begin)), departure));
+        // The name's own versions are numbered after those of the inode.
+        records.push(Record::Next(of_inode.index().next()));
+        drop(of_inode);
+        locked.append(server, &records)
     }
 
     /// Removes a directory that users see as empty.

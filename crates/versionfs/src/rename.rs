@@ -25,8 +25,19 @@ enum Left {
     Nothing,
     /// It got a version.
     Version(Made),
-    /// The versions are in the set of the inode, which has or had several names.
-    Inode,
+    /// The versions are in the set of the inode, which has or had several names. It got one with
+    /// which the history of the old name ends, unless the policy wants none.
+    Inode(Option<Made>),
+}
+
+impl Left {
+    /// Returns the number of the version that refers to the new place; 0 if there is none.
+    fn number(&self) -> u64 {
+        match self {
+            Self::Version(made) => made.number,
+            Self::Nothing | Self::Inode(_) => 0,
+        }
+    }
 }
 
 impl VersionVnode {
@@ -82,14 +93,15 @@ impl VersionVnode {
                 // Nobody without the lock of renames has two sessions, so this can't deadlock.
                 let mut session_back = back.object.inode.session(cx)?;
                 let left = forth.leave(cx, &mut session)?;
-                let left_back = back.leave(cx, &mut session_back).inspect_err(|_| forth.stay(cx, left.clone()))?;
+                let left_back =
+                    back.leave(cx, &mut session_back).inspect_err(|_| forth.stay(cx, &mut session, left.clone()))?;
                 self.lower.rename(cx, name, &new_dir.lower, new_name, flags).inspect_err(|_| {
-                    back.stay(cx, left_back.clone());
-                    forth.stay(cx, left.clone());
+                    back.stay(cx, &mut session_back, left_back.clone());
+                    forth.stay(cx, &mut session, left.clone());
                 })?;
                 // Both names end their periods before one begins another.
-                back.depart(cx, &left_back);
-                forth.depart(cx, &left);
+                back.depart(cx, &mut session_back, &left_back);
+                forth.depart(cx, &mut session, &left);
                 back.arrive(cx, &left_back, Cause::Rename);
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
@@ -97,8 +109,8 @@ impl VersionVnode {
             Some(target) => forth.replace(cx, &mut session, &target, flags),
             None => {
                 let left = forth.leave(cx, &mut session)?;
-                forth.rename(cx, flags).inspect_err(|_| forth.stay(cx, left.clone()))?;
-                forth.depart(cx, &left);
+                forth.rename(cx, flags).inspect_err(|_| forth.stay(cx, &mut session, left.clone()))?;
+                forth.depart(cx, &mut session, &left);
                 forth.arrive(cx, &left, Cause::Rename);
                 Ok(())
             }
@@ -121,29 +133,28 @@ impl Move<'_> {
             (true, true) => {
                 victim.require_empty(cx)?;
                 let left = self.leave(cx, session)?;
-                self.replace_directory(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
+                self.replace_directory(cx, &victim, flags).inspect_err(|_| self.stay(cx, session, left.clone()))?;
                 left
             }
             (false, false) => {
                 let left = self.leave(cx, session)?;
-                self.replace_file(cx, &victim, flags).inspect_err(|_| self.stay(cx, left.clone()))?;
+                self.replace_file(cx, &victim, flags).inspect_err(|_| self.stay(cx, session, left.clone()))?;
                 left
             }
         };
-        self.depart(cx, &left);
+        self.depart(cx, session, &left);
         self.arrive(cx, &left, Cause::Replace);
         Ok(())
     }
 
     fn replace_file(&self, cx: &Cx<'_>, victim: &VersionVnode, flags: RenameFlags) -> Result<()> {
         let (new_dir, new_name) = self.to;
-        let removal = victim.prepare_removal(cx, Cause::Replace)?;
+        let mut removal = victim.prepare_removal(cx, (&new_dir.lower, new_name), Cause::Replace)?;
         match removal.fate {
-            Fate::Named => {
-                self.rename(cx, flags)?;
-                victim.leave_inode(cx, &new_dir.lower, new_name);
+            Fate::Named | Fate::Copied => {
+                removal.checked(cx, victim, self.rename(cx, flags))?;
+                removal.leave_inode(cx, victim, (&new_dir.lower, new_name));
             }
-            Fate::Copied => removal.checked(cx, victim, self.rename(cx, flags))?,
             Fate::Dropped => self.rename(cx, flags)?,
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
@@ -219,7 +230,8 @@ impl Move<'_> {
         let server = object.core.server(cx);
         let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(Left::Nothing) };
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
-            return Ok(Left::Inode);
+            let attr = object.lower.getattr(&server)?;
+            return object.head().mark(cx, session, &sets.own, &attr).map(Left::Inode);
         }
         let locked = sets.own.lock(&object.core, &server)?;
         if let Some(made) = object.head().close(cx, locked, &sets.own, Cause::Rename)? {
@@ -247,9 +259,9 @@ impl Move<'_> {
     }
 
     /// Undoes [`Self::leave`]: the rename failed.
-    fn stay(&self, cx: &Cx<'_>, left: Left) {
-        if let Left::Version(made) = left {
-            self.object.head().take_back(cx, None, Some(made), Errno::CANCELED);
+    fn stay(&self, cx: &Cx<'_>, session: &mut Session, left: Left) {
+        if let Left::Version(made) | Left::Inode(Some(made)) = left {
+            self.object.head().take_back(cx, Some(session), Some(made), Errno::CANCELED);
         }
     }
 
@@ -266,9 +278,10 @@ impl Move<'_> {
 
     /// Departs from the old name, which was one of several of the inode. The rename is done, so
     /// this does not fail.
-    fn depart(&self, cx: &Cx<'_>, left: &Left) {
-        if matches!(left, Left::Inode) {
-            self.object.leave_inode(cx, &self.from.0.lower, self.from.1);
+    fn depart(&self, cx: &Cx<'_>, session: &mut Session, left: &Left) {
+        if let Left::Inode(made) = left {
+            self.object.leave_inode(cx, &self.from.0.lower, self.from.1, (made.as_ref(), Cause::Rename));
+            self.object.head().after_change(cx, session);
         }
     }
 
@@ -285,19 +298,18 @@ impl Move<'_> {
             object.core.blocks.moved();
         }
         let set = object.core.set_of_name(&dir.lower, name.as_bytes());
-        let birth = Birth {
-            time: object.core.now(),
-            cause,
-            who: object.core.callers.who(cx),
-            from: Some(Place { dir: self.from.0.lower.id(), name: self.from.1.as_bytes().into() }),
-        };
+        let number = left.number();
+        let from = Some(Place { dir: self.from.0.lower.id(), name: self.from.1.as_bytes().into(), number });
         let recorded = set.lock(&object.core, &server).and_then(|mut locked| {
-            let mut records = Vec::new();
-            if matches!(left, Left::Inode) {
+            let (mut records, mut first) = (Vec::new(), locked.index().next());
+            let time = locked.time_of_change(object.core.now());
+            if matches!(left, Left::Inode(_)) {
                 // Before the birth: the end of an earlier period ends the head before.
-                records.extend(locked.joining(object.core.now(), &link_stem(&*object.lower)));
+                first = object.head().number_link_from(&server, first)?;
+                records.extend(locked.joining(time, &link_stem(&*object.lower), first));
             }
-            records.push(Record::Born(birth));
+            let who = object.core.callers.who(cx);
+            records.push(Record::Born(Birth { time, cause, who, from, first }));
             locked.append(&server, &records)
         });
         if let Err(errno) = recorded {

@@ -412,7 +412,7 @@ impl Locked<'_> {
             return Ok(());
         }
         let end = core.now().max(period.from);
-        self.append(cx, &[Record::Unlinked(end)])
+        self.append(cx, &[Record::Unlinked(end, None)])
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can
@@ -447,7 +447,7 @@ impl Locked<'_> {
             }
         };
         if is_head {
-            self.repair(cx, Record::Discarded(number))?;
+            self.repair(cx, &self.index().taking_back(number))?;
             let removed = self.remove(cx, letter, number);
             self.or_unwritten(removed)?;
         }
@@ -460,19 +460,25 @@ impl Locked<'_> {
         let Some(number) = self.state.index.newest().map(|newest| newest.number) else { return Ok(()) };
         for letter in Letter::ALL {
             if self.file(cx, letter, number)?.is_some() {
-                return self.repair(cx, Record::Converted { number, letter });
+                return self.repair(cx, &[Record::Converted { number, letter }]);
             }
         }
-        self.repair(cx, Record::Discarded(number))
+        let has_head = match self.set.place() {
+            Some((dir, name)) => dir.lookup(cx, Name::new(name)?)?.is_some(),
+            None => false,
+        };
+        // After a power failure, the file may be lost with the head that it was.
+        let records = if has_head { self.index().taking_back(number) } else { vec![Record::Discarded(number)] };
+        self.repair(cx, &records)
     }
 
-    /// Records a repair of the index.
-    fn repair(&mut self, cx: &Cx<'_>, record: Record) -> Result<()> {
-        let written = self.append(cx, core::slice::from_ref(&record));
+    /// Records how the index is repaired.
+    fn repair(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+        let written = self.append(cx, records);
         let is_written = written.is_ok();
         self.or_unwritten(written)?;
         if !is_written {
-            self.state.index.apply(record);
+            records.iter().for_each(|record| self.state.index.apply(record.clone()));
         }
         Ok(())
     }
@@ -769,11 +775,20 @@ impl Locked<'_> {
         self.index().links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
     }
 
-    /// Returns the records by which the name joins an inode with several names.
-    pub(crate) fn joining(&self, now: Time, stem: &[u8]) -> Vec<Record> {
+    /// Returns the records by which the name joins an inode with several names. The inode's
+    /// versions from `first` on are the name's.
+    pub(crate) fn joining(&self, from: Time, stem: &[u8], first: u64) -> Vec<Record> {
         let is_open = self.index().links.last().is_some_and(|period| period.until.is_none());
-        let left = is_open.then_some(Record::Unlinked(now));
-        left.into_iter().chain([Record::Linked(now, stem.into())]).collect()
+        let left = is_open.then_some(Record::Unlinked(from, None));
+        left.into_iter().chain([Record::Linked(from, stem.into(), first)]).collect()
+    }
+
+    /// Returns the time of a change of the name: `now`, or a later time if the clock was set back
+    /// since the last change.
+    pub(crate) fn time_of_change(&self, now: Time) -> Time {
+        let newest = self.index().newest().map(|newest| newest.died);
+        let linked = self.index().links.last().map(|period| period.until.unwrap_or(period.from));
+        [newest, linked].into_iter().flatten().fold(now, Time::max)
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.

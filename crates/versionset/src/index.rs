@@ -25,6 +25,8 @@ pub struct Place {
     pub dir: u64,
     /// The name in it.
     pub name: Box<[u8]>,
+    /// The version there that refers to the new place; 0 if none does, or it was not recorded.
+    pub number: u64,
 }
 
 /// How the current head got its name.
@@ -38,6 +40,8 @@ pub struct Birth {
     pub who: Who,
     /// Its previous name, if it was renamed.
     pub from: Option<Place>,
+    /// The smallest number that a version of this head can have; 0 if it was not recorded.
+    pub first: u64,
 }
 
 /// A record of the log.
@@ -71,10 +75,22 @@ pub enum Record {
     /// The permission bits of every version were set.
     Mode(u32),
     /// From this time on, until the name is born again, it is one of several names of an inode,
-    /// whose versions are in the set with this stem in the root's store.
-    Linked(Time, Box<[u8]>),
+    /// whose versions are in the set with this stem in the root's store. Those from the number on
+    /// are the name's; 0 if that was not recorded.
+    Linked(Time, Box<[u8]>, u64),
     /// The name left the inode at this time.
-    Unlinked(Time),
+    Unlinked(Time, Option<Departure>),
+    /// How the head began whose last version has this number.
+    BornBefore(u64, Birth),
+}
+
+/// How a name left an inode that has other names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// The last version of the inode that is the name's: it was made for that.
+    pub last: u64,
+    /// What took the name from the inode.
+    pub cause: Cause,
 }
 
 impl Record {
@@ -129,14 +145,26 @@ impl Record {
                 out.u8(11);
                 out.u32(*mode);
             }
-            Self::Linked(time, stem) => {
+            Self::Linked(time, stem, first) => {
                 out.u8(12);
                 out.time(*time);
                 out.bytes(stem);
+                if *first > 0 {
+                    out.u64(*first);
+                }
             }
-            Self::Unlinked(time) => {
+            Self::Unlinked(time, departure) => {
                 out.u8(13);
                 out.time(*time);
+                if let Some(Departure { last, cause }) = departure {
+                    out.u64(*last);
+                    out.u8(*cause as u8);
+                }
+            }
+            Self::BornBefore(last, birth) => {
+                out.u8(14);
+                out.u64(*last);
+                birth.encode(out);
             }
         }
     }
@@ -155,8 +183,11 @@ impl Record {
             9 => Self::BornAt(from.u64()?, from.time()?),
             10 => Self::Owner(from.u32()?, from.u32()?),
             11 => Self::Mode(from.u32().filter(|mode| *mode <= 0o7777)?),
-            12 => Self::Linked(from.time()?, from.bytes()?.into()),
-            13 => Self::Unlinked(from.time()?),
+            12 => Self::Linked(from.time()?, from.bytes()?.into(), if from.0.is_empty() { 0 } else { from.u64()? }),
+            13 => {
+                Self::Unlinked(from.time()?, if from.0.is_empty() { None } else { Some(Departure::decode(&mut from)?) })
+            }
+            14 => Self::BornBefore(from.u64()?, Birth::decode(&mut from)?),
             _ => return None,
         };
         from.0.is_empty().then_some(record)
@@ -173,6 +204,12 @@ impl Record {
     }
 }
 
+impl Departure {
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { last: from.u64()?, cause: Cause::from_byte(from.u8()?)? })
+    }
+}
+
 impl Birth {
     fn encode(&self, out: &mut Writer) {
         out.time(self.time);
@@ -183,14 +220,19 @@ impl Birth {
         out.bytes(&self.who.comm);
         out.u64(self.from.as_ref().map_or(0, |from| from.dir));
         out.bytes(self.from.as_ref().map_or(&[], |from| &from.name));
+        if self.first > 0 {
+            out.u64(self.from.as_ref().map_or(0, |from| from.number));
+            out.u64(self.first);
+        }
     }
 
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
         let (time, cause) = (from.time()?, Cause::from_byte(from.u8()?)?);
         let who = Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() };
         let (dir, name) = (from.u64()?, from.bytes()?);
-        let from = (!name.is_empty()).then(|| Place { dir, name: name.into() });
-        Some(Self { time, cause, who, from })
+        let (number, first) = if from.0.is_empty() { (0, 0) } else { (from.u64()?, from.u64()?) };
+        let from = (!name.is_empty()).then(|| Place { dir, name: name.into(), number });
+        Some(Self { time, cause, who, from, first })
     }
 }
 
@@ -203,6 +245,24 @@ pub struct LinkPeriod {
     pub until: Option<Time>,
     /// The stem of the inode's set.
     pub stem: Box<[u8]>,
+    /// The first version of the inode that is the name's; 0 if it was not recorded.
+    pub first: u64,
+    /// How the name left; `None` if it did not, or it was not recorded.
+    pub departure: Option<Departure>,
+}
+
+impl LinkPeriod {
+    /// Whether a version of the inode is one of the name. Their order is that of their numbers:
+    /// clocks may be set back. The times say it for periods that were recorded without numbers.
+    #[must_use]
+    pub fn has(&self, version: &Version) -> bool {
+        let is_after = if self.first > 0 { version.number >= self.first } else { version.died > self.from };
+        let is_before = match self.departure {
+            Some(departure) => version.number <= departure.last,
+            None => self.until.is_none_or(|until| version.born < until),
+        };
+        is_after && is_before
+    }
 }
 
 /// A version set in memory: what the records of its index amount to.
@@ -216,7 +276,7 @@ pub struct Index {
     pub notes: BTreeMap<u64, Box<[u8]>>,
     /// How the current head got its name, if it is known.
     pub birth: Option<Birth>,
-    /// Births of the heads of earlier versions, by the number of the first version after each.
+    /// Births of the heads of earlier versions, by the number of the last version of each.
     pub earlier_births: BTreeMap<u64, Birth>,
     /// The periods during which the name was one of several.
     pub links: Vec<LinkPeriod>,
@@ -265,19 +325,13 @@ impl Index {
 
     fn to_records(&self) -> Vec<Record> {
         let mut records: Vec<_> = self.name.iter().cloned().map(Record::Name).collect();
-        let mut births = self.earlier_births.iter().peekable();
-        for (number, version) in &self.versions {
-            while let Some((_, birth)) = births.next_if(|(first, _)| *first <= number) {
-                records.push(Record::Born(birth.clone()));
-            }
-            records.push(Record::Made(version.clone()));
-        }
+        records.extend(self.versions.values().cloned().map(Record::Made));
+        records.extend(self.earlier_births.iter().map(|(last, birth)| Record::BornBefore(*last, birth.clone())));
         records.extend(self.notes.iter().map(|(number, note)| Record::Note(*number, note.clone())));
-        records.extend(births.map(|(_, birth)| Record::Born(birth.clone())));
         records.push(Record::Next(self.next()));
         for period in &self.links {
-            records.push(Record::Linked(period.from, period.stem.clone()));
-            records.extend(period.until.map(Record::Unlinked));
+            records.push(Record::Linked(period.from, period.stem.clone(), period.first));
+            records.extend(period.until.map(|until| Record::Unlinked(until, period.departure)));
         }
         // Behind the periods, whose ends are ends of heads.
         records.extend(self.birth.clone().map(Record::Born));
@@ -306,10 +360,10 @@ impl Index {
                 self.versions.remove(&number);
                 self.notes.remove(&number);
                 // The births of heads that have no version any more.
-                let oldest = self.versions.first_key_value().map_or(u64::MAX, |(oldest, _)| *oldest);
-                if self.earlier_births.first_key_value().is_some_and(|(first, _)| *first < oldest) {
-                    self.earlier_births = self.earlier_births.split_off(&oldest);
-                }
+                let oldest = self.versions.first_key_value().map_or(number.saturating_add(1), |(oldest, _)| *oldest);
+                let links = &self.links;
+                let is_link = |last: u64| links.iter().any(|it| it.departure.is_some_and(|it| it.last == last));
+                self.earlier_births.retain(|last, _| *last >= oldest || is_link(*last));
             }
             Record::Flags(number, flags) => self.change(number, |version| version.flags = flags),
             Record::Note(number, text) if text.is_empty() => drop(self.notes.remove(&number)),
@@ -327,15 +381,28 @@ impl Index {
                 }
             }
             Record::Mode(mode) => self.versions.values_mut().for_each(|version| version.mode = mode),
-            Record::Linked(from, stem) => self.links.push(LinkPeriod { from, until: None, stem }),
-            Record::Unlinked(time) => {
-                if let Some(period) = self.links.last_mut() {
-                    period.until.get_or_insert(time);
-                }
-                // The next head of the name is another file.
-                self.birth = None;
+            Record::Linked(from, stem, first) => {
+                self.links.push(LinkPeriod { from, until: None, stem, first, departure: None });
             }
+            Record::Unlinked(time, departure) => {
+                // The next head of the name is another file.
+                let birth = self.birth.take();
+                let Some(period) = self.links.last_mut().filter(|period| period.until.is_none()) else { return };
+                (period.until, period.departure) = (Some(time), departure);
+                if let Some((Departure { last, .. }, birth)) = departure.zip(birth) {
+                    self.earlier_births.insert(last, birth);
+                }
+            }
+            Record::BornBefore(last, birth) => drop(self.earlier_births.insert(last, birth)),
         }
+    }
+
+    /// Returns the records by which the newest version was not made after all: the head that it
+    /// ended has its birth again.
+    #[must_use]
+    pub fn taking_back(&self, number: u64) -> Vec<Record> {
+        let birth = self.earlier_births.get(&number).cloned();
+        core::iter::once(Record::Discarded(number)).chain(birth.map(Record::Born)).collect()
     }
 
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Version)) {
@@ -394,8 +461,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn birth(sec: i64) -> Birth {
-        let from = Some(Place { dir: 7, name: b"old"[..].into() });
-        Birth { time: Time { sec, nsec: 0 }, cause: Cause::Rename, who: Who::default(), from }
+        let from = Some(Place { dir: 7, name: b"old"[..].into(), number: 0 });
+        Birth { time: Time { sec, nsec: 0 }, cause: Cause::Rename, who: Who::default(), from, first: 0 }
+    }
+
+    fn numbered(sec: i64) -> Birth {
+        let from = Some(Place { dir: 7, name: b"old"[..].into(), number: 3 });
+        Birth { from, first: 4, ..birth(sec) }
     }
 
     fn records() -> Vec<Record> {
@@ -409,8 +481,11 @@ mod tests {
             Record::Converted { number: 1, letter: Letter::Compressed },
             Record::Flags(3, Flags { pinned: false, landmark: true }),
             Record::Note(2, b"before the talk"[..].into()),
-            Record::Linked(Time { sec: 5, nsec: 0 }, b"1f.0"[..].into()),
-            Record::Unlinked(Time { sec: 6, nsec: 0 }),
+            Record::Linked(Time { sec: 5, nsec: 0 }, b"1f.0"[..].into(), 0),
+            Record::Unlinked(Time { sec: 6, nsec: 0 }, None),
+            Record::Linked(Time { sec: 6, nsec: 0 }, b"2f.0"[..].into(), 4),
+            Record::Born(numbered(6)),
+            Record::Unlinked(Time { sec: 7, nsec: 0 }, Some(Departure { last: 5, cause: Cause::Replace })),
             Record::Born(birth(7)),
             Record::Discarded(1),
             Record::Owner(u32::MAX, 9),
@@ -433,7 +508,10 @@ mod tests {
         assert_eq!(index.versions.keys().copied().collect::<Vec<_>>(), [2, 3]);
         assert_eq!(index.next(), 9);
         assert_eq!(index.earlier_births.get(&2), Some(&birth(3)));
+        assert_eq!(index.earlier_births.get(&5), Some(&numbered(6)));
         assert_eq!(index.birth, Some(birth(7)));
+        assert_eq!(index.links[1].departure, Some(Departure { last: 5, cause: Cause::Replace }));
+        assert_eq!(index.links.iter().map(|period| period.first).collect::<Vec<_>>(), [0, 4]);
         assert_eq!(index.versions[&3].gid, 9);
         assert_eq!(index.versions[&3].uid, 1000);
         let (again, condition) = Index::parse(&index.to_bytes());

@@ -55,7 +55,7 @@ pub use delta::Delta;
 pub use edits::Edited;
 pub use encode::{Newer, encode};
 pub use header::{Header, MAX_HEADER};
-pub use index::{Birth, Condition, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
+pub use index::{Birth, Condition, Departure, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
 pub use merge::absorb;
 pub use names::{
     LINKS, Letter, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name, number_of, parse,

@@ -9,15 +9,16 @@ use crate::past::Target;
 use crate::set::Locked;
 use std::sync::Arc;
 use versionset::{Content, Head, Letter, Members, Plain, Source, Stamp, Version};
-use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Time, Vnode};
 
 /// Where the bytes and attributes of a past file are.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// In a version.
     Version(Seen),
-    /// In the head, until the version with the number `next` is made.
-    Head { at: At, lower: Arc<dyn Vnode>, next: u64 },
+    /// In the head, until the version with the number `next` is made. At the time `seen_at` it was
+    /// the head's content.
+    Head { at: At, lower: Arc<dyn Vnode>, next: u64, seen_at: Time },
     /// In a file of the store, as it is there. The attributes are those of the version.
     Raw { lower: Arc<dyn Vnode>, seen: Seen },
 }
@@ -37,14 +38,19 @@ impl Body {
     /// Returns where the content is now: what was the head may have become a version, or have
     /// another name.
     pub(crate) fn now(&self, core: &Arc<Core>, cx: &Cx<'_>) -> Result<Self> {
-        let Self::Head { at, lower, next } = self else { return Ok(self.clone()) };
+        let Self::Head { at, lower, next, seen_at } = self else { return Ok(self.clone()) };
         let server = core.server(cx);
         if next_of(core, &server, at, &**lower)? == *next {
             return Ok(self.clone());
         }
         let history = at.history(core, &server)?;
-        let since = history.versions.iter().map(|seen| seen.version.number).find(|number| number >= next);
-        if let Some(number) = since {
+        let since = history.versions.iter().map(|seen| &seen.version).find(|version| version.number >= *next);
+        if let Some(version) = since {
+            if version.born > *seen_at {
+                // It is a later content: the version that was made first is discarded.
+                return Err(Errno::STALE);
+            }
+            let number = version.number;
             return match Target::of_version(core, cx, at, history, number)? {
                 Target::File(body) => Ok(body),
                 Target::Dir(_) | Target::Special(..) => Err(Errno::STALE),

@@ -5,7 +5,7 @@ use crate::history::{At, History, Moment, Seen};
 use crate::past::content::next_of;
 use crate::past::{Body, Listing, PastFile, Special};
 use std::sync::Arc;
-use versionset::{Cause, Letter, STORE, StoreName, is_hashed};
+use versionset::{Birth, Cause, Letter, STORE, StoreName, is_hashed};
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// Longest chain of renames that is followed.
@@ -75,7 +75,8 @@ fn head(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History) -> Result<Tar
         Kind::Regular => {
             // The history was read before: a version that was made since has at least this number.
             let next = history.next.min(next_of(core, cx, at, &*head.vnode)?);
-            Target::File(Body::Head { at: at.clone(), lower: Arc::clone(&head.vnode), next })
+            let seen_at = history.head_since().map_or(core.now(), |since| since.max(core.now()));
+            Target::File(Body::Head { at: at.clone(), lower: Arc::clone(&head.vnode), next, seen_at })
         }
         _ => Target::Special(Arc::clone(&head.vnode), None),
     })
@@ -133,24 +134,32 @@ fn arrived(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'
         Err(errno) => return Err(errno),
     };
     let history = At::new(&dir, to.name).history(core, cx)?;
-    Ok(arrival(&history, at, seen.version.died).is_some_and(|birth| distance(birth.time, seen.version.died) <= SLOWEST))
+    let is_near = |birth: &Birth| distance(birth.time, seen.version.died) <= SLOWEST;
+    Ok(arrival(&history, at, seen).is_some_and(|birth| birth.first > 0 || is_near(birth)))
 }
 
 fn distance(one: Time, other: Time) -> i128 {
     (i128::from(one.sec) - i128::from(other.sec)).abs()
 }
 
-/// Returns the birth of a head that came from another place when a version there ended at `died`.
+/// Returns the birth of the head that the version `seen` of another place refers to.
 ///
-/// It is recorded after the end. Several files may come from the same place within a second, for
-/// example from an editor that renames each file to its backup: so it is the first birth since
-/// then. Only if there is none, or it is much later, because the clock was set or a record is
-/// missing, it is the nearest one.
-fn arrival<'a>(history: &'a History, from: &At, died: Time) -> Option<&'a versionset::Birth> {
-    let came = |birth: &&versionset::Birth| {
-        birth.from.as_ref().is_some_and(|place| place.dir == from.dir.id() && *place.name == *from.name)
+/// The birth has the number of the version. If it was recorded without one, it is the first such
+/// birth since the version ended: several files may come from the same place within a second, for
+/// example from an editor that renames each file to its backup. Only if there is none, or it is
+/// much later, because the clock was set or a record is missing, it is the nearest one.
+fn arrival<'a>(history: &'a History, from: &At, seen: &Seen) -> Option<&'a Birth> {
+    let came = |birth: &&Birth, is_wanted: &dyn Fn(u64) -> bool| {
+        let place = birth.from.as_ref().filter(|place| is_wanted(if birth.first > 0 { place.number } else { 0 }));
+        place.is_some_and(|place| place.dir == from.dir.id() && *place.name == *from.name)
     };
-    history.births.iter().filter(came).min_by_key(|birth| nearness(birth.time, died))
+    let (number, died) = (seen.version.number, seen.version.died);
+    // After the removal of a set its numbers are used again.
+    let last = history.births.iter().rfind(|birth| birth.first > 0 && came(birth, &|at| at == number));
+    last.or_else(|| {
+        let unnumbered = history.births.iter().filter(|birth| birth.first == 0 && came(birth, &|_| true));
+        unnumbered.min_by_key(|birth| nearness(birth.time, died))
+    })
 }
 
 /// Returns a key by which the birth that belongs to a version that ended at `died` is the smallest.
@@ -208,11 +217,12 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     let next = At::new(&dir, to.name);
     let history = next.history(core, cx)?;
     let died = seen.version.died;
-    let arrived = match arrival(&history, at, died) {
-        Some(birth) => birth.time.max(died),
-        None => unrecorded_arrival(core, cx, &history, died, to.object)?,
+    let moment = match arrival(&history, at, seen) {
+        Some(birth) if birth.first > 0 => history.at_birth(birth),
+        Some(birth) => history.at(birth.time.max(died)),
+        None => history.at(unrecorded_arrival(core, cx, &history, died, to.object)?),
     };
-    let moment = history.at(arrived).ok_or(Errno::STALE)?;
+    let moment = moment.ok_or(Errno::STALE)?;
     if let Moment::Head = moment
         && history.head.as_ref().is_none_or(|head| identity(&head.vnode) != to.object)
     {
@@ -221,8 +231,12 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     Ok(Step::Next(next, moment, Box::new(history)))
 }
 
-/// Finds the content that an inode had at a time when it had several names. No version was made
-/// since in its set, so it is that of the name that it has now.
+/// Finds the content that an inode had at a time when it had several names, of which one has left
+/// without a number. No version was made since in its set, so it is that of the name that it has
+/// now, if it has had that since then.
+///
+/// # Errors
+/// `ESTALE` if that is not known; those of the layer below.
 fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8], time: Time) -> Result<Step> {
     let lower = find(core, cx, parse_number(stem).ok_or(Errno::IO)?)?;
     let mut place = None;
@@ -232,18 +246,21 @@ fn inode(core: &Arc<Core>, cx: &Cx<'_>, stem: &[u8], time: Time) -> Result<Step>
     })?;
     let (place, end) = out_of_store(core, cx, place.ok_or(Errno::STALE)?)?;
     let history = place.history(core, cx)?;
-    // The name may have been another file's before.
-    let before = history.versions.iter().rfind(|seen| seen.version.number < end && seen.version.cause.ends_head());
-    let start = before.map_or(0, |seen| seen.version.number);
-    let first = history.versions.iter().position(|seen| {
-        let version = &seen.version;
-        !seen.set.is_link() && version.died > time && version.number > start && version.number <= end
-    });
-    let moment = match first {
-        Some(position) => Moment::Version(position),
-        None if end == u64::MAX => Moment::Head,
-        None => return Err(Errno::STALE),
+    let moment = history.at(time).ok_or(Errno::STALE)?;
+    // The name may have been another file's then.
+    let (is_same, is_head) = match moment {
+        Moment::Version(position) => {
+            let since = history.versions.get(position..).unwrap_or_default();
+            let ended = since.iter().find(|seen| seen.version.cause.ends_head()).map(|seen| seen.version.number);
+            (ended.is_none_or(|ended| ended == end), ended.is_none())
+        }
+        Moment::Head => (true, true),
+        Moment::Inode(..) => (false, false),
     };
+    let has_head = history.head.as_ref().is_some_and(|head| identity(&head.vnode) == identity(&lower));
+    if !is_same || (is_head && !has_head) {
+        return Err(Errno::STALE);
+    }
     Ok(Step::Next(place, moment, Box::new(history)))
 }
 

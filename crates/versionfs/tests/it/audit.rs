@@ -139,11 +139,11 @@ link 0 /d/f\\0401 /second 0 0 - 12 1000 100
 symlink 0 /s - 0 0 to\\040there - 1000 100
 mknod 0 /p - 4516 0 - - 1000 100
 tmpfile 0 / - 384 0 - - 1000 100
-rename 0 /d/f\\0401 /g 0 0 - - 1000 100
+rename 0 /d/f\\0401 /g 0 0 - 13 1000 100
 create 0 /h - 384 0 - - 1000 100
 rename 0 /h /s 0 0 - 1,1n 1000 100
 rename 0 /s /p 0 0 exchange 2,1n 1000 100
-unlink 0 /g - 0 0 - - 1000 100
+unlink 0 /g - 0 0 - 14 1000 100
 rmdir 0 /d - 0 0 - 1 1000 100
 command 0 / - 0 0 versionfs.annotate\\040s\\0401\\040note - 1000 100";
     assert_eq!(shown.join("\n"), expected);

@@ -3,12 +3,13 @@
 
 use crate::common::policies::{Host, control, cx, index, name};
 use memfs::MemFs;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use testkit::Rng;
-use versionfs::{Options, PolicySource, VersionFs};
-use vnode::{Layer as _, OpenFlags, Time};
+use versionfs::{Options, PolicySource, Storage, VersionFs};
+use vnode::{Layer as _, OpenFlags, RenameFlags, SetAttr, Time};
 
 const DAY: i64 = 86_400;
 
@@ -107,4 +108,106 @@ fn a_clock_that_is_ahead_for_a_moment_discards_nothing() {
     later(365 * DAY);
     control(&fs, "versionfs.clean").unwrap();
     assert_eq!(index(&lower, b"a").versions.keys().copied().collect::<Vec<_>>(), [6, 7]);
+}
+
+/// The names of a directory while files are written, renamed, linked and removed, with the content
+/// that each version of each name must have.
+struct Names {
+    fs: Arc<VersionFs>,
+    contents: BTreeMap<&'static str, Vec<u8>>,
+    versions: BTreeMap<(&'static str, u64), Vec<u8>>,
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+impl Names {
+    fn numbers(&self, file: &str) -> Vec<u64> {
+        let Ok(list) = self.fs.root().control(&cx(), "versionfs.list", file.as_bytes()) else { return Vec::new() };
+        let list = String::from_utf8(list).unwrap();
+        list.lines().skip(1).map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect()
+    }
+
+    fn read(&self, file: &str, number: u64) -> vnode::Result<Vec<u8>> {
+        let token = self.fs.root().control(&cx(), "versionfs.open", format!("{file} {number}").as_bytes())?;
+        let entry = self.fs.root().lookup(&cx(), name(token.trim_ascii_end()))?.unwrap();
+        let mut data = vec![0; 20_000];
+        let len = entry.vnode.open(&cx(), OpenFlags::RDONLY)?.read(&cx(), &mut data, 0)?;
+        data.truncate(len);
+        Ok(data)
+    }
+
+    /// Runs an operation, and returns what it was.
+    fn step(&mut self, random: &mut Rng, step: usize) -> String {
+        let root = self.fs.root();
+        let (one, other) = (NAMES[random.below(4)], NAMES[random.below(4)]);
+        let (at, to) = (name(one.as_bytes()), name(other.as_bytes()));
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        let file = root.lookup(&cx(), at).unwrap().map(|entry| entry.vnode);
+        let (what, done) = match (random.below(9), file) {
+            (0 | 1, Some(file)) => {
+                let file = file.open(&cx(), OpenFlags(OpenFlags::RDWR.0 | 0o2000)).unwrap();
+                ("append", file.write(&cx(), format!("+{step}").as_bytes(), 0).map(|_| ()))
+            }
+            (2, Some(file)) => {
+                let size = SetAttr { size: Some(random.below(6) as u64), ..SetAttr::default() };
+                ("truncate", file.setattr(&cx(), &size, None).map(|_| ()))
+            }
+            (3, Some(file)) => ("link", root.link(&cx(), to, &file).map(|_| ())),
+            (4, Some(_)) => ("unlink", root.unlink(&cx(), at)),
+            (5, Some(_)) => ("exchange", root.rename(&cx(), at, &root, to, exchange)),
+            (_, Some(_)) => ("rename", root.rename(&cx(), at, &root, to, RenameFlags::default())),
+            (_, None) => {
+                write(&self.fs, one.as_bytes(), format!("{step}").as_bytes());
+                ("create", Ok(()))
+            }
+        };
+        format!("{step}: {what} {one} {other}: {done:?}")
+    }
+
+    /// Notes what the versions must contain that the last operation made, and reads all of them.
+    fn check(&mut self, log: &[String]) {
+        for file in NAMES {
+            let log = log.join("\n");
+            let numbers = self.numbers(file);
+            for number in &numbers {
+                let known = self.versions.get(&(file, *number)).cloned();
+                let expected = known.or_else(|| self.contents.get(file).cloned());
+                let expected = expected.unwrap_or_else(|| panic!("{log}\n{file} {number}: there was no such file"));
+                let found = self.read(file, *number);
+                let found = found.unwrap_or_else(|errno| panic!("{log}\n{file} {number}: {errno} {numbers:?}"));
+                assert!(found == expected, "{log}\n{file} {number}: {found:?}, not {expected:?}");
+                self.versions.insert((file, *number), expected);
+            }
+            let lost = self.versions.keys().find(|(name, number)| *name == file && !numbers.contains(number));
+            assert_eq!(lost, None, "{log}\n{numbers:?}");
+        }
+        self.contents.clear();
+        for file in NAMES {
+            let Some(entry) = self.fs.root().lookup(&cx(), name(file.as_bytes())).unwrap() else { continue };
+            self.contents.insert(file, crate::common::policies::read_all(&*entry.vnode));
+        }
+    }
+}
+
+/// The versions of a name have their order by their numbers: those of names that files left and
+/// came back to, and of several names of one file, while the clock stands still or goes back.
+#[test]
+fn versions_of_renamed_and_linked_names_are_right_whatever_the_time_is() {
+    static NOW: AtomicI64 = AtomicI64::new(0);
+    static PACE: AtomicI64 = AtomicI64::new(0);
+    let clock = || Time { sec: NOW.fetch_add(PACE.load(Ordering::Relaxed), Ordering::Relaxed), nsec: 0 };
+    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    for (seed, storage) in (0..seeds).flat_map(|seed| [(seed, Storage::Full), (seed, Storage::Sparse)]) {
+        NOW.store(1_700_000_000, Ordering::Relaxed);
+        PACE.store([0, 0, 1, -1, -100][seed % 5], Ordering::Relaxed);
+        let mut random = Rng::new(seed as u64 + 1);
+        let fs = VersionFs::new(MemFs::new(), Options { clock, storage, ..Options::default() });
+        let mut names = Names { fs, contents: BTreeMap::new(), versions: BTreeMap::new() };
+        let mut log = vec![format!("seed {seed}, {storage:?}")];
+        for step in 0..50 {
+            log.push(names.step(&mut random, step));
+            names.check(&log);
+        }
+        assert!(names.versions.len() > 15, "{}", names.versions.len());
+    }
 }

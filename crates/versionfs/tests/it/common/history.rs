@@ -353,8 +353,14 @@ impl Model {
         let ino = self.node_mut(dir).entries[name];
         self.end_delay(ino);
         let is_last = self.node(ino).nlink == 1;
+        let kind = self.node(ino).kind;
         if is_last {
             self.push(ino, cause, self.current(ino), false);
+        } else if kind == Kind::Regular {
+            // The history of the name ends with a version of the inode.
+            self.push_to(Key::Links(ino), ino, Cause::Link, self.current(ino), false);
+        } else {
+            self.push_to(Key::Name(dir, name.to_vec()), ino, cause, self.current(ino), false);
         }
         self.node_mut(dir).entries.remove(name);
         let is_written = self.count(ino, Mode::Writes) + self.count(ino, Mode::Creates) > 0;
@@ -373,6 +379,8 @@ impl Model {
         let kind = self.node(ino).kind;
         if kind != Kind::Regular || !self.node(ino).is_linked {
             self.push_to(Key::Name(dir, name.to_vec()), ino, Cause::Rename, self.current(ino), false);
+        } else {
+            self.push_to(Key::Links(ino), ino, Cause::Link, self.current(ino), false);
         }
     }
 
