@@ -135,6 +135,12 @@ impl Version {
     pub fn is_renamed(&self) -> bool {
         self.letter == 'r'
     }
+
+    /// Whether a directory was renamed to another name, with all that is in it.
+    #[must_use]
+    pub fn is_renamed_directory(&self) -> bool {
+        self.is_renamed() && self.kind == Kind::Directory
+    }
 }
 
 /// A name of a directory with its set.
@@ -224,6 +230,18 @@ pub struct List {
     pub versions: Vec<Version>,
     /// The number to continue at, if the reply was cut.
     pub more: Option<u64>,
+}
+
+impl List {
+    /// Returns the newest version that is another content than the present object, or had other
+    /// attributes. A new or removed name of the file changes neither. The version of a directory
+    /// that was renamed is its present state.
+    #[must_use]
+    pub fn newest_other(&self) -> Option<&Version> {
+        let has_head = self.set.head != Kind::None;
+        let is_same = |version: &Version| version.is_renamed_directory() || has_head && version.op == "link";
+        self.versions.iter().rev().find(|version| !is_same(version))
+    }
 }
 
 /// Parses a reply of `versionfs.list`. Fields that a later server appends are ignored, and lines

@@ -51,7 +51,7 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
 }
 
 fn newest(place: &Place, list: &List) -> Result<Chosen, Failure> {
-    let newest = list.versions.iter().rev().find(|version| !version.is_renamed());
+    let newest = list.newest_other();
     let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
     newest.cloned().map(|version| Chosen::Version(Box::new(version))).ok_or_else(none)
 }

@@ -139,7 +139,7 @@ pub(crate) fn then(list: &List, time: Timestamp) -> Then<'_> {
     list.versions
         .iter()
         .rev()
-        .find(|version| version.covers(time) && !version.is_renamed())
+        .find(|version| version.covers(time) && !version.is_renamed_directory())
         .map_or(Then::Absent, Then::Was)
 }
 

@@ -428,7 +428,7 @@ fn belongs(version: &Version, removal: &Version) -> bool {
 
 /// Returns the version that is restored by default.
 fn newest(place: &Place, list: &List) -> Result<Version, Failure> {
-    let newest = list.versions.iter().rev().find(|version| !version.is_renamed());
+    let newest = list.newest_other();
     let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
     newest.cloned().ok_or_else(none)
 }

@@ -89,6 +89,78 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(Path::new(MOUNT).join(path)).unwrap()
 }
 
+/// Names that several files had within a second, in the order of the renames.
+#[test]
+fn versions_of_renamed_names_have_an_order() {
+    let stage = Stage::new();
+    stage.shell("echo one >t; mv t out; echo two >t; mv t out; echo three >t; mv t out");
+    assert_eq!(["1", "2", "3"].map(|number| stage.done(&["cat", "t", number])), ["one\n", "two\n", "three\n"]);
+    stage.shell("echo hello >c; mv c b; mv b c; mv c b");
+    for version in [["b", "1"], ["c", "1"], ["c", "2"]] {
+        assert_eq!(stage.done(&["cat", version[0], version[1]]), "hello\n");
+    }
+    stage.shell("echo 1 >s; for i in 2 3 4; do sed -i.bak s/./$i/ s; done");
+    assert_eq!(["1", "2", "3"].map(|number| stage.done(&["cat", "s", number])), ["1\n", "2\n", "3\n"]);
+    // The last content before the present one is that of a file that was renamed.
+    stage.shell("echo v0 >f; echo v1 >f; mv f f~; echo v2 >f");
+    assert!(stage.status(&["diff", "f"]).text().contains("-v1\n+v2\n"));
+    stage.done(&["restore", "f"]);
+    assert_eq!(read("f"), "v1\n");
+}
+
+/// Names of one file, which others get later.
+#[test]
+fn the_past_of_hard_links_is_that_of_their_names() {
+    let stage = Stage::new();
+    stage.shell("mkdir 1 2 3; cd 1; printf one >c; printf two >>c; ln c a");
+    stage.shell("cd 2; echo one >a; ln a b");
+    stage.shell("cd 3; echo D >d; ln d a; echo B >b; rm a; ln b a");
+    stage.done(&["tag", "then"]);
+    stage.shell("cd 1; printf three >>a; rm c; printf new >c; ln c b");
+    stage.shell("cd 2; rm b; truncate -s0 a; echo x >b; rm b");
+    stage.shell("cd 3; echo zz >b; truncate -s5 d; chmod 600 b");
+    let then = [
+        ("1/a", "onetwo"),
+        ("1/c", "onetwo"),
+        ("2/a", "one\n"),
+        ("2/b", "one\n"),
+        ("3/a", "B\n"),
+        ("3/b", "B\n"),
+        ("3/d", "D\n"),
+    ];
+    for (path, content) in then {
+        assert_eq!(stage.done(&["cat", path, "then"]), content, "{path}");
+    }
+    for dir in ["1", "2", "3"] {
+        stage.done(&["restore", dir, "--at", "then"]);
+    }
+    for (path, content) in then {
+        assert_eq!(read(path), content, "{path}");
+    }
+}
+
+#[test]
+fn removed_names_of_a_file_with_several_come_back() {
+    let stage = Stage::new();
+    stage.shell("echo hi >x; ln x y; rm y");
+    stage.done(&["restore", "y"]);
+    assert_eq!((read("x"), read("y")), ("hi\n".into(), "hi\n".into()));
+    // Undoing the last change of a file goes past names that were added and removed.
+    stage.shell("echo A >one; echo B >one; ln one two; rm two");
+    stage.done(&["restore", "one"]);
+    assert_eq!(read("one"), "A\n");
+    stage.shell("mkdir -p tree/sub; echo 1 >tree/a; echo 2 >tree/b; echo 3 >tree/sub/c; ln -s a tree/l; mkfifo tree/p");
+    stage.shell("cp -al tree copy; rm -r tree; echo later >>copy/a");
+    stage.done(&["restore", "tree"]);
+    let contents = ["tree/a", "tree/b", "tree/sub/c", "tree/l"].map(read);
+    assert_eq!(contents, ["1\n", "2\n", "3\n", "1\n"]);
+    assert_eq!(fs::symlink_metadata(format!("{MOUNT}/tree/p")).unwrap().mode() & 0o170_000, 0o010_000);
+    assert_eq!(read("copy/a"), "1\nlater\n");
+    // A name of a file that was replaced, and one that was renamed.
+    stage.shell("echo old >p; ln p q; echo new >n; mv n p; mv q r; echo changed >r");
+    assert_eq!((stage.done(&["cat", "p", "1"]), stage.done(&["cat", "q", "2"])), ("old\n".into(), "old\n".into()));
+}
+
 /// A file's history goes on where it came from, and not where another file of that name did.
 #[test]
 fn the_log_follows_renames() {

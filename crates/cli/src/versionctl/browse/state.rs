@@ -238,7 +238,7 @@ impl Browser {
             let version = match self.time().map(|time| then(list, time)) {
                 Some(Then::Was(version)) => Some(version),
                 Some(_) => None,
-                None => list.versions.iter().rev().find(|version| !version.is_renamed()),
+                None => list.newest_other(),
             };
             entries.extend(version.map(|version| Entry {
                 name: name.clone(),
