@@ -14,7 +14,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use versionpolicy::Storage;
+use versionpolicy::{NoSpace, Storage};
 use versionset::{Audited, BLOCK, Cause, Letter, Record, Stamp, read_full};
 use vnode::{
     Attr, Backing, Cx, Errno, HostReader, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Vnode, Whence,
@@ -170,7 +170,30 @@ impl VersionVnode {
     }
 }
 
+/// Free space from which on nobody is expected to fill a file system while a file is open, in
+/// bytes. On a small one it is a fraction of it.
+const AMPLE: u64 = 64 << 20;
+const AMPLE_FRACTION: u64 = 16;
+
+/// Free inodes that a version may take: itself, an index, a store.
+const FEW_INODES: u64 = 16;
+
 impl Head<'_> {
+    /// Whether a truncation may be delayed. At the close it would be too late to say that there is
+    /// no room for the version: the program has had its answers, and the old content would stay.
+    fn may_delay(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
+        if self.policy(cx, attr)?.is_some_and(|policy| policy.nospace == NoSpace::Skip) {
+            return Ok(true);
+        }
+        let Ok(free) = self.lower.statfs(&self.core.server(cx)) else { return Ok(false) };
+        let reserve = (free.blocks.saturating_mul(free.frsize) / AMPLE_FRACTION).min(AMPLE);
+        // The version may have a table with an entry for each block, too.
+        let needed = attr.size.saturating_add(attr.size / 64).saturating_add(reserve);
+        // Some file systems do not count inodes.
+        let has_inodes = free.files == 0 || free.ffree >= FEW_INODES;
+        Ok(has_inodes && free.bavail.saturating_mul(free.frsize) >= needed)
+    }
+
     /// Truncates the file as an open with `O_TRUNC` wanted: makes a version of what is beyond the
     /// bytes that were written again since.
     pub(crate) fn end_delay(&self, cx: &Cx<'_>, session: &mut Session, head: &dyn OpenFile) -> Result<()> {
@@ -278,7 +301,7 @@ impl VersionFile {
             return self.touch(cx, session, attr.nlink);
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
-        if is_alone && self.versions(cx, &attr)? {
+        if is_alone && self.versions(cx, &attr)? && self.head().may_delay(cx, &attr)? {
             self.inode.delay(0, self.core.now());
             session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());

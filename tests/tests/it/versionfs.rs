@@ -292,6 +292,32 @@ fn full_disk(transport: Transport) {
     }
 }
 
+/// What a program is told when it empties a file on a full disk is what happens: a truncation is
+/// delayed only if there is room for the version at its end.
+fn truncation_on_a_full_disk(transport: Transport) {
+    for options in ["no-space=fail,storage=sparse", "no-space=fail,storage=full", "no-space=skip"] {
+        let mount = Mount::sized(16, transport, options);
+        let path = mount.path("f");
+        for size in [10, 30_000] {
+            fs::write(&path, vec![b'a'; size]).unwrap();
+            let before = list(mount.dir(), "f").len();
+            // The same bytes again make no version, while there is room.
+            fs::write(&path, vec![b'a'; size]).unwrap();
+            assert_eq!(list(mount.dir(), "f").len(), before, "{options}: {size}");
+            let filler = fill(mount.lower.parent().unwrap());
+            let emptied = File::options().write(true).truncate(true).open(&path).map(drop);
+            if options == "no-space=skip" {
+                emptied.unwrap();
+                until("the server closes f", || fs::metadata(mount.lower.join("f")).unwrap().len() == 0);
+            } else {
+                assert_eq!(errno(emptied), Some(Errno::NOSPC), "{options}: {size}");
+                assert!(fs::read(&path).unwrap() == vec![b'a'; size], "{options}: {size}");
+            }
+            fs::remove_file(filler).unwrap();
+        }
+    }
+}
+
 /// Allocations that fail half-way, which ext4 does not undo: the file has grown.
 fn failed_allocations(transport: Transport) {
     let mut grown = 0;
@@ -985,6 +1011,7 @@ on_both_transports!(
     client_crate,
     full_disk,
     room_on_a_full_disk,
+    truncation_on_a_full_disk,
     failed_allocations,
     removed_backups,
     killed,
