@@ -12,8 +12,8 @@ use crate::walk::{self, Found};
 use core::fmt;
 use std::sync::Arc;
 use versionset::{
-    Blocks, Condition, Index, Letter, Members, SetFiles, Source, StoreFiles, index_name, is_hashed, open_version,
-    version_name, write_index,
+    Blocks, Condition, Index, Letter, Members, Record, SetFiles, Source, StoreFiles, index_name, is_hashed,
+    open_version, version_name, write_index,
 };
 use vnode::{Cx, Errno, Kind, Layer, Name, Result, Vnode};
 
@@ -273,7 +273,7 @@ impl Check<'_, '_> {
         let store = &of.found.store;
         for (number, name) in self.versions_that_are(of, files, head)? {
             files.versions.retain(|(other, letter)| *other != number || *letter != Letter::Full);
-            index.taking_back(number).into_iter().for_each(|record| index.apply(record));
+            index.apply(Record::Retracted(number));
             let text = "is the file itself: its replacement was interrupted".to_owned();
             self.report(of, Problem::Interrupted, (&name, text), |cx| unlink(cx, store, &name));
         }

@@ -71,7 +71,7 @@ impl Head<'_> {
         if locked.remove(&server, made.letter, made.number).is_err() {
             return false;
         }
-        if locked.append(&server, &locked.index().taking_back(made.number)).is_err() {
+        if locked.append(&server, &[Record::Retracted(made.number)]).is_err() {
             // The record lacks its file, which the next use finds out.
             locked.reload();
         }
@@ -233,7 +233,7 @@ impl Head<'_> {
                 locked.rebuild_now(&server)?;
                 continue;
             }
-            if locked.append(&server, &locked.index().taking_back(version.number)).is_err() {
+            if locked.append(&server, &[Record::Retracted(version.number)]).is_err() {
                 locked.reload();
             }
             return Err(errno);
@@ -490,9 +490,9 @@ fn may_skip(policy: Option<&Effective>, errno: Errno) -> bool {
 pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
     let named = index.birth.as_ref().map(|birth| birth.time);
     let newest = index.newest();
-    let since = newest.map(|newest| newest.died).max(index.links.last().and_then(|period| period.until));
+    let since = index.last_end.max(index.links.last().and_then(|period| period.until));
     let born = match (newest, since) {
-        (Some(newest), _) if is_of_head(index, newest) => newest.died,
+        (Some(newest), Some(since)) if newest.died == since && is_of_head(index, newest) => since,
         (_, Some(since)) => named.or(attr.btime).unwrap_or(since).max(since),
         // If its time of birth lies in the future, the clock was set back.
         (_, None) => named.or(attr.btime).unwrap_or(attr.mtime).min(now),
@@ -501,7 +501,7 @@ pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
 }
 
 /// Whether the newest version of a name is one of its present head.
-fn is_of_head(index: &Index, newest: &Version) -> bool {
+pub(crate) fn is_of_head(index: &Index, newest: &Version) -> bool {
     let is_left = index.links.last().is_some_and(|period| match (period.departure, period.until) {
         (Some(departure), _) => newest.number <= departure.last,
         (None, until) => until.is_some_and(|until| newest.died <= until),

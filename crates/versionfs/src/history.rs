@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     /// When the version ended in its set. After the removal of a set, a version of the next one can
     /// have the same number, but not the same end.
     pub(crate) ended: Time,
+    /// When it began in its set.
+    began: Time,
 }
 
 impl Seen {
@@ -45,11 +47,16 @@ pub(crate) struct History {
     pub(crate) head: Option<Entry>,
     /// The versions, by number.
     pub(crate) versions: Vec<Seen>,
-    /// How heads got this name.
-    pub(crate) births: Vec<Birth>,
+    /// How heads got this name, and the number of the last version of each; `None` for the present
+    /// one.
+    pub(crate) births: Vec<(Option<u64>, Birth)>,
     /// When the name was one of several names of an inode.
     pub(crate) links: Vec<LinkPeriod>,
     birth: Option<Birth>,
+    /// When the last version ended, even if it is discarded.
+    last_end: Option<Time>,
+    /// The same of the inode, if the name is one of several.
+    link_end: Option<Time>,
     /// The number of the next version.
     pub(crate) next: u64,
 }
@@ -91,9 +98,11 @@ impl At {
         let mut history = History {
             head,
             versions: index.versions.values().map(|version| seen(version, &own, index)).collect(),
-            births: index.earlier_births.values().chain(&index.birth).cloned().collect(),
+            births: births(index),
             links: index.links.clone(),
             birth: index.birth.clone(),
+            last_end: index.last_end,
+            link_end: None,
             next: index.next(),
             own: Arc::clone(&own),
         };
@@ -110,7 +119,12 @@ impl At {
 
 fn seen(version: &Version, set: &Arc<Set>, index: &versionset::Index) -> Seen {
     let note = index.notes.get(&version.number).cloned().unwrap_or_default();
-    Seen { version: version.clone(), set: Arc::clone(set), note, ended: version.died }
+    Seen { version: version.clone(), set: Arc::clone(set), note, ended: version.died, began: version.born }
+}
+
+fn births(index: &versionset::Index) -> Vec<(Option<u64>, Birth)> {
+    let earlier = index.earlier_births.iter().map(|(last, birth)| (Some(*last), birth.clone()));
+    earlier.chain(index.birth.clone().map(|birth| (None, birth))).collect()
 }
 
 impl History {
@@ -156,6 +170,7 @@ impl History {
         }
         if period.until.is_none() {
             self.next = self.next.max(index.next());
+            self.link_end = index.last_end;
         }
         Ok(())
     }
@@ -170,11 +185,15 @@ impl History {
         let head = &self.head.as_ref()?.attr;
         // The name may belong to its inode for less time than the inode has its content.
         let joined = self.links.last().filter(|period| period.until.is_none() && period.first > 0);
-        let left = self.left().max(joined.map(|period| period.from)).unwrap_or(BEGINNING);
+        let left = self
+            .left()
+            .max(joined.map(|period| period.from))
+            .max(self.last_end.max(self.link_end))
+            .unwrap_or(BEGINNING);
         let newest = self.versions.last().map(|seen| &seen.version);
         if let Some(newest) = newest
             && !newest.cause.ends_head()
-            && newest.died > left
+            && newest.died >= left
         {
             return Some(newest.died);
         }
@@ -199,12 +218,26 @@ impl History {
         self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone(), time))
     }
 
-    /// Returns what a head was at its birth, if the birth has a number. `None` if that is gone.
-    pub(crate) fn at_birth(&self, birth: &Birth) -> Option<Moment> {
-        let first = self.versions.iter().position(|seen| seen.version.number >= birth.first);
-        let Some(position) = first else { return Some(Moment::Head) };
-        // A later version is another content: the first one was discarded.
-        let is_first = self.versions.get(position).is_some_and(|seen| seen.version.born <= birth.time);
+    /// Whether no version of the name was discarded, and it was never one of several.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.links.is_empty() && self.versions.len() as u64 + 1 == self.next
+    }
+
+    /// Returns what a head was at its birth, if the birth has a number. `last` is the number of its
+    /// last version. `None` if that is gone.
+    pub(crate) fn at_birth(&self, (last, birth): &(Option<u64>, Birth)) -> Option<Moment> {
+        let numbers = birth.first..=last.unwrap_or(u64::MAX);
+        let first = self.versions.iter().position(|seen| numbers.contains(&seen.version.number));
+        let Some(position) = first else {
+            // A version of the inode that ended just then is later: it had one name before.
+            let is_first = self.next == birth.first || self.link_end < Some(birth.time);
+            let is_unchanged = is_first && self.head_since().is_some_and(|since| since <= birth.time);
+            return (is_unchanged && last.is_none()).then_some(Moment::Head);
+        };
+        // If the first one was discarded, a later one is another content. Numbers are passed over
+        // when other names join the inode: then the version is older than the birth.
+        let seen = self.versions.get(position)?;
+        let is_first = seen.version.number == birth.first || seen.began < birth.time;
         is_first.then_some(Moment::Version(position))
     }
 

@@ -28,7 +28,7 @@ impl Place<'_> {
         let history = at.history(self.core, cx)?;
         let Some(here) = chain(self.core, &server, self.lower)? else { return Ok(Vec::new()) };
         let mut out = Vec::new();
-        for birth in &history.births {
+        for (_, birth) in &history.births {
             let Some(from) = &birth.from else { continue };
             cx.check()?;
             let dir = match self.core.by_number(&server, from.dir) {

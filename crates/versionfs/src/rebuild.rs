@@ -49,6 +49,7 @@ pub(crate) fn rebuilt(cx: &Cx<'_>, files: &StoreFiles, old: &Index, found: &[(u6
     index.earlier_births.clone_from(&old.earlier_births);
     index.birth.clone_from(&old.birth);
     index.links.clone_from(&old.links);
+    index.last_end = index.last_end.max(old.last_end);
     Ok(index)
 }
 

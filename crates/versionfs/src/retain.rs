@@ -284,7 +284,7 @@ impl Core {
         head: Option<&Arc<dyn Vnode>>,
         number: u64,
     ) -> Result<()> {
-        let has_head = locked.index().newest().is_some_and(|newest| !newest.cause.ends_head());
+        let has_head = locked.has_head();
         let files = locked.files(server, head.filter(|_| has_head))?;
         let older = locked.index().versions.range(..number).next_back().map(|(number, _)| *number);
         if let Some(older) = older {

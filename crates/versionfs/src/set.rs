@@ -447,7 +447,7 @@ impl Locked<'_> {
             }
         };
         if is_head {
-            self.repair(cx, &self.index().taking_back(number))?;
+            self.repair(cx, &[Record::Retracted(number)])?;
             let removed = self.remove(cx, letter, number);
             self.or_unwritten(removed)?;
         }
@@ -468,8 +468,8 @@ impl Locked<'_> {
             None => false,
         };
         // After a power failure, the file may be lost with the head that it was.
-        let records = if has_head { self.index().taking_back(number) } else { vec![Record::Discarded(number)] };
-        self.repair(cx, &records)
+        let record = if has_head { Record::Retracted(number) } else { Record::Discarded(number) };
+        self.repair(cx, &[record])
     }
 
     /// Records how the index is repaired.
@@ -786,16 +786,22 @@ impl Locked<'_> {
     /// Returns the time of a change of the name: `now`, or a later time if the clock was set back
     /// since the last change.
     pub(crate) fn time_of_change(&self, now: Time) -> Time {
-        let newest = self.index().newest().map(|newest| newest.died);
+        let newest = self.index().last_end;
         let linked = self.index().links.last().map(|period| period.until.unwrap_or(period.from));
         [newest, linked].into_iter().flatten().fold(now, Time::max)
+    }
+
+    /// Whether the newest version is one of the present head, whose versions this set keeps. Once
+    /// the name left its head, or became one of several, the set takes no bytes from a head.
+    pub(crate) fn has_head(&self) -> bool {
+        let is_linked = self.index().links.last().is_some_and(|period| period.until.is_none());
+        !is_linked && self.index().newest().is_some_and(|newest| crate::head::is_of_head(self.index(), newest))
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.
     pub(crate) fn dependent(&self) -> Option<(u64, Letter)> {
         let newest = self.index().newest()?;
-        // Once the name left the head, its versions depend on it no more.
-        let depends = newest.letter.depends_on_newer() && !newest.cause.ends_head();
+        let depends = newest.letter.depends_on_newer() && self.has_head();
         depends.then_some((newest.number, newest.letter))
     }
 

@@ -82,6 +82,10 @@ pub enum Record {
     Unlinked(Time, Option<Departure>),
     /// How the head began whose last version has this number.
     BornBefore(u64, Birth),
+    /// The last version, which is discarded, ended at this time.
+    Ended(Time),
+    /// The newest version was not made after all: its head goes on.
+    Retracted(u64),
 }
 
 /// How a name left an inode that has other names.
@@ -166,6 +170,14 @@ impl Record {
                 out.u64(*last);
                 birth.encode(out);
             }
+            Self::Ended(time) => {
+                out.u8(15);
+                out.time(*time);
+            }
+            Self::Retracted(number) => {
+                out.u8(16);
+                out.u64(*number);
+            }
         }
     }
 
@@ -188,6 +200,8 @@ impl Record {
                 Self::Unlinked(from.time()?, if from.0.is_empty() { None } else { Some(Departure::decode(&mut from)?) })
             }
             14 => Self::BornBefore(from.u64()?, Birth::decode(&mut from)?),
+            15 => Self::Ended(from.time()?),
+            16 => Self::Retracted(from.u64()?),
             _ => return None,
         };
         from.0.is_empty().then_some(record)
@@ -280,6 +294,10 @@ pub struct Index {
     pub earlier_births: BTreeMap<u64, Birth>,
     /// The periods during which the name was one of several.
     pub links: Vec<LinkPeriod>,
+    /// When the last version ended, even if it is discarded: what came after it is another content.
+    pub last_end: Option<Time>,
+    /// The same before the newest version was made.
+    end_before: Option<Time>,
     next: u64,
     /// Records in the log, for the decision when to rewrite it.
     records: u64,
@@ -325,6 +343,8 @@ impl Index {
 
     fn to_records(&self) -> Vec<Record> {
         let mut records: Vec<_> = self.name.iter().cloned().map(Record::Name).collect();
+        let is_discarded = self.last_end > self.newest().map(|newest| newest.died);
+        records.extend(self.last_end.filter(|_| is_discarded).map(Record::Ended));
         records.extend(self.versions.values().cloned().map(Record::Made));
         records.extend(self.earlier_births.iter().map(|(last, birth)| Record::BornBefore(*last, birth.clone())));
         records.extend(self.notes.iter().map(|(number, note)| Record::Note(*number, note.clone())));
@@ -353,9 +373,18 @@ impl Index {
                     }
                 }
                 self.next = self.next.max(version.number.saturating_add(1));
+                self.end_before = self.last_end;
+                self.last_end = self.last_end.max(Some(version.died));
                 self.versions.insert(version.number, version);
             }
             Record::Converted { number, letter } => self.change(number, |version| version.letter = letter),
+            Record::Retracted(number) => {
+                if self.newest().is_some_and(|newest| newest.number == number) {
+                    self.last_end = self.end_before;
+                    self.birth = self.birth.take().or(self.earlier_births.remove(&number));
+                }
+                self.apply(Record::Discarded(number));
+            }
             Record::Discarded(number) => {
                 self.versions.remove(&number);
                 self.notes.remove(&number);
@@ -393,16 +422,9 @@ impl Index {
                     self.earlier_births.insert(last, birth);
                 }
             }
+            Record::Ended(time) => self.last_end = self.last_end.max(Some(time)),
             Record::BornBefore(last, birth) => drop(self.earlier_births.insert(last, birth)),
         }
-    }
-
-    /// Returns the records by which the newest version was not made after all: the head that it
-    /// ended has its birth again.
-    #[must_use]
-    pub fn taking_back(&self, number: u64) -> Vec<Record> {
-        let birth = self.earlier_births.get(&number).cloned();
-        core::iter::once(Record::Discarded(number)).chain(birth.map(Record::Born)).collect()
     }
 
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Version)) {
@@ -488,9 +510,12 @@ mod tests {
             Record::Unlinked(Time { sec: 7, nsec: 0 }, Some(Departure { last: 5, cause: Cause::Replace })),
             Record::Born(birth(7)),
             Record::Discarded(1),
+            Record::Made(Version { cause: Cause::Rename, ..example(4) }),
+            Record::Retracted(4),
             Record::Owner(u32::MAX, 9),
             Record::Mode(0o600),
             Record::BornAt(3, Time { sec: 4, nsec: 1 }),
+            Record::Ended(Time { sec: 1 << 40, nsec: 7 }),
             Record::Next(9),
         ]
     }
@@ -507,6 +532,7 @@ mod tests {
         assert_eq!(condition, Condition::Complete);
         assert_eq!(index.versions.keys().copied().collect::<Vec<_>>(), [2, 3]);
         assert_eq!(index.next(), 9);
+        assert_eq!(index.last_end, Some(Time { sec: 1 << 40, nsec: 7 }));
         assert_eq!(index.earlier_births.get(&2), Some(&birth(3)));
         assert_eq!(index.earlier_births.get(&5), Some(&numbered(6)));
         assert_eq!(index.birth, Some(birth(7)));
@@ -517,7 +543,7 @@ mod tests {
         let (again, condition) = Index::parse(&index.to_bytes());
         assert_eq!(condition, Condition::Complete);
         index.rewritten();
-        assert_eq!(again, index);
+        assert_eq!(Index { end_before: index.end_before, ..again }, index);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
         Letter::Renamed if entry.attr.kind() == Kind::Symlink => {
             let text = entry.vnode.readlink(cx)?;
             let to = Reference::parse(&text).ok_or(Errno::IO)?;
-            match stayed(history, seen, &to) {
+            match stayed(core, cx, history, seen, &to)? {
                 Some(moment) if !arrived(core, cx, at, seen, &to)? => {
                     Ok(Step::Next(at.clone(), moment, Box::new(history.clone())))
                 }
@@ -112,17 +112,27 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
 
 /// Returns what the name had directly after a version that refers to another place, if that may be
 /// the same object: the rename failed, or a kill interrupted it.
-fn stayed(history: &History, seen: &Seen, to: &Reference<'_>) -> Option<Moment> {
+fn stayed(core: &Core, cx: &Cx<'_>, history: &History, seen: &Seen, to: &Reference<'_>) -> Result<Option<Moment>> {
     let newer = history.versions.iter().position(|newer| newer.version.number > seen.version.number);
-    match newer {
-        Some(position) => {
-            let next = &history.versions.get(position)?.version;
-            (next.born == seen.version.died && next.kind == seen.version.kind).then_some(Moment::Version(position))
-        }
-        None => {
-            let head = history.head.as_ref()?;
-            (identity(&head.vnode) == to.object).then_some(Moment::Head)
-        }
+    let Some(position) = newer else {
+        let is_head = history.head.as_ref().is_some_and(|head| identity(&head.vnode) == to.object);
+        return Ok(is_head.then_some(Moment::Head));
+    };
+    let is_next = history
+        .versions
+        .get(position)
+        .is_some_and(|next| next.version.born == seen.version.died && next.version.kind == seen.version.kind);
+    // After the clock was set back, another file may seem to begin at the same time.
+    Ok((is_next && is_object(core, cx, history, position, to.object)?).then_some(Moment::Version(position)))
+}
+
+/// Whether a version of a name is one of this object, by the file of the version that ended the
+/// same head. If that is another file meanwhile, no.
+fn is_object(core: &Core, cx: &Cx<'_>, history: &History, position: usize, object: (u64, u32)) -> Result<bool> {
+    let since = history.versions.get(position..).unwrap_or_default();
+    match since.iter().find(|seen| seen.version.cause.ends_head()) {
+        Some(last) => was(core, cx, last, object),
+        None => Ok(history.head.as_ref().is_some_and(|head| identity(&head.vnode) == object)),
     }
 }
 
@@ -135,7 +145,7 @@ fn arrived(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'
     };
     let history = At::new(&dir, to.name).history(core, cx)?;
     let is_near = |birth: &Birth| distance(birth.time, seen.version.died) <= SLOWEST;
-    Ok(arrival(&history, at, seen).is_some_and(|birth| birth.first > 0 || is_near(birth)))
+    Ok(arrival(&history, at, seen).is_some_and(|(_, birth)| birth.first > 0 || is_near(birth)))
 }
 
 fn distance(one: Time, other: Time) -> i128 {
@@ -148,17 +158,17 @@ fn distance(one: Time, other: Time) -> i128 {
 /// birth since the version ended: several files may come from the same place within a second, for
 /// example from an editor that renames each file to its backup. Only if there is none, or it is
 /// much later, because the clock was set or a record is missing, it is the nearest one.
-fn arrival<'a>(history: &'a History, from: &At, seen: &Seen) -> Option<&'a Birth> {
+fn arrival<'a>(history: &'a History, from: &At, seen: &Seen) -> Option<&'a (Option<u64>, Birth)> {
     let came = |birth: &&Birth, is_wanted: &dyn Fn(u64) -> bool| {
         let place = birth.from.as_ref().filter(|place| is_wanted(if birth.first > 0 { place.number } else { 0 }));
         place.is_some_and(|place| place.dir == from.dir.id() && *place.name == *from.name)
     };
     let (number, died) = (seen.version.number, seen.version.died);
     // After the removal of a set its numbers are used again.
-    let last = history.births.iter().rfind(|birth| birth.first > 0 && came(birth, &|at| at == number));
+    let last = history.births.iter().rfind(|(_, birth)| birth.first > 0 && came(&birth, &|at| at == number));
     last.or_else(|| {
-        let unnumbered = history.births.iter().filter(|birth| birth.first == 0 && came(birth, &|_| true));
-        unnumbered.min_by_key(|birth| nearness(birth.time, died))
+        let unnumbered = history.births.iter().filter(|(_, birth)| birth.first == 0 && came(&birth, &|_| true));
+        unnumbered.min_by_key(|(_, birth)| nearness(birth.time, died))
     })
 }
 
@@ -190,6 +200,9 @@ fn unrecorded_arrival(core: &Core, cx: &Cx<'_>, history: &History, died: Time, o
 
 /// Whether a version that ended a head was this object, by its file.
 fn was(core: &Core, cx: &Cx<'_>, seen: &Seen, object: (u64, u32)) -> Result<bool> {
+    if seen.set.is_link() {
+        return Ok(parse_number(&seen.set.stem) == Some(object));
+    }
     let locked = seen.set.lock(core, cx)?;
     let Some(entry) = locked.file(cx, seen.version.letter, seen.version.number)? else { return Ok(false) };
     drop(locked);
@@ -218,9 +231,14 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     let history = next.history(core, cx)?;
     let died = seen.version.died;
     let moment = match arrival(&history, at, seen) {
-        Some(birth) if birth.first > 0 => history.at_birth(birth),
-        Some(birth) => history.at(birth.time.max(died)),
-        None => history.at(unrecorded_arrival(core, cx, &history, died, to.object)?),
+        Some(birth) if birth.1.first > 0 => history.at_birth(birth),
+        Some((_, birth)) => history.at(birth.time.max(died)),
+        // The birth may have gone with the versions that came after it.
+        None if !history.is_complete() => None,
+        None => match history.at(unrecorded_arrival(core, cx, &history, died, to.object)?) {
+            Some(Moment::Version(position)) if !is_object(core, cx, &history, position, to.object)? => None,
+            moment => moment,
+        },
     };
     let moment = moment.ok_or(Errno::STALE)?;
     if let Moment::Head = moment

@@ -645,6 +645,61 @@ fn random_histories_are_shown_as_they_were() {
     }
 }
 
+/// Adds the regular files below a past directory that can be read.
+fn readable(dir: &Arc<dyn Vnode>, path: &str, out: &mut Snapshot) {
+    let mut names = Vec::new();
+    dir.readdir(&root(), 0, &mut |entry| {
+        names.push(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap());
+        true
+    })
+    .unwrap();
+    for file in names {
+        let path = format!("{path}/{file}");
+        match dir.lookup(&root(), name(&file)) {
+            Ok(Some(entry)) if entry.vnode.kind() == Kind::Directory => readable(&entry.vnode, &path, out),
+            Ok(Some(entry)) if entry.vnode.kind() == Kind::Regular => {
+                if let Ok(content) = read(&entry.vnode) {
+                    out.insert(path, digest(&content));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// After some versions are discarded, the past lacks files, but shows no other content.
+#[test]
+fn the_past_lacks_what_was_discarded_and_shows_nothing_else() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20u64);
+    for seed in 1..=seeds {
+        let bed = Bed::new(STORAGES[seed as usize % 2]);
+        let (mut film, mut random) = (Vec::new(), Rng::new(seed));
+        for step in 0..60 {
+            let done = random_step(&bed, &mut random);
+            let mut picture = Snapshot::new();
+            readable(&bed.layer.root(), "", &mut picture);
+            film.push((format!("seed {seed}, step {step}: {done}"), clock(), picture));
+            let dir = bed.layer.root();
+            for file in ["a", "b", "d", "e", "s"] {
+                let listed = run(&dir, &root(), "versionfs.list", file).unwrap_or_default();
+                let numbers: Vec<&str> = listed.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+                if !numbers.is_empty() && random.below(8) == 0 {
+                    ask(&dir, "versionfs.discard", &format!("{file} {}", numbers[random.below(numbers.len())]));
+                }
+            }
+        }
+        for (step, time, picture) in film {
+            let dir = bed.layer.root();
+            let then = redeem(&dir, &ask(&dir, "versionfs.at", &format!("{}.{:09}", time.sec, time.nsec)));
+            let mut past = Snapshot::new();
+            readable(&then, "", &mut past);
+            for (path, content) in &past {
+                assert_eq!(Some(content), picture.get(path), "{path} after {step}");
+            }
+        }
+    }
+}
+
 #[test]
 fn versions_are_read_while_the_head_is_written() {
     for storage in STORAGES {
