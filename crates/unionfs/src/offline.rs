@@ -306,7 +306,7 @@ impl Writable {
         let set = core.branches.get();
         let leftmost = set.leftmost()?;
         let number = compose(core.identity.tag_branch(&known.branch), known.lower);
-        if core.links.branch(number).is_some() {
+        if core.links.branch(number) == Some(leftmost) {
             return Ok(());
         }
         let tag = set.branch(leftmost)?.tag;

@@ -7,7 +7,7 @@ use crate::logs::LogFile;
 use crate::ownfiles::Own;
 use crate::ownnames::IndexName;
 use crate::recorded::{Known, LinkCount, total};
-use crate::tags::{TAGS, Tags, free_tag};
+use crate::tags::{TAGS, Tags, free_tag, tag_of_branch};
 use crate::work::entries;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -70,18 +70,6 @@ impl Source {
         let Some(index) = index.filter(|index| index.vnode.kind() == Kind::Directory) else { return Ok(Vec::new()) };
         Ok(entries(cx, &index.vnode)?.iter().filter_map(|(name, _)| IndexName::parse(name)).collect())
     }
-}
-
-/// Returns the tag of a branch that logs refer to: the one with the same path, and the same
-/// fingerprint if both are known.
-pub(crate) fn tag_of_branch(tags: &BTreeMap<u16, Tagged>, branch: &Tagged) -> Option<u16> {
-    let found = tags.iter().find(|(_, known)| known.path == branch.path && may_be_same(known, branch));
-    found.map(|(tag, _)| *tag)
-}
-
-/// Whether both can be the same branch.
-fn may_be_same(a: &Tagged, b: &Tagged) -> bool {
-    a.fingerprint.zip(b.fingerprint).is_none_or(|(a, b)| a == b)
 }
 
 /// Reads the records of all branches of a union that is built, listed from left to right. Returns

@@ -2,6 +2,7 @@
 //! other branches: docs/design/unionfs.md, "Records".
 
 use crate::inode_number::{LOWER_BITS, lower_of, tag_of};
+use crate::log::Tagged;
 use std::collections::BTreeMap;
 
 /// The largest tag of a branch; the smallest is 1. Tags fill bits 62..48 of a number.
@@ -10,6 +11,18 @@ pub(crate) const TAGS: u16 = 0x7ffe;
 /// Returns the smallest tag that is not used.
 pub(crate) fn free_tag(is_used: impl Fn(u16) -> bool) -> u16 {
     (1..=TAGS).find(|&tag| !is_used(tag)).unwrap_or(TAGS)
+}
+
+/// Returns the tag of a branch that logs refer to: the one with the same path, and the same
+/// fingerprint if both are known.
+pub(crate) fn tag_of_branch(tags: &BTreeMap<u16, Tagged>, branch: &Tagged) -> Option<u16> {
+    let found = tags.iter().find(|(_, known)| known.path == branch.path && may_be_same(known, branch));
+    found.map(|(tag, _)| *tag)
+}
+
+/// Whether both can be the same branch.
+fn may_be_same(a: &Tagged, b: &Tagged) -> bool {
+    a.fingerprint.zip(b.fingerprint).is_none_or(|(a, b)| a == b)
 }
 
 /// The tags in a log, with the union's tags of the same branches.
