@@ -338,7 +338,8 @@ impl VersionFile {
             return Ok(());
         }
         locked.reseal_before(cx, number, &Stamp::of(&now))?;
-        locked.append(cx, &[Record::Discarded(number)])?;
+        // It never was: the head has had this content all the time.
+        locked.append(cx, &[Record::Retracted(number)])?;
         locked.remove(cx, Letter::Full, number)
     }
 

@@ -115,7 +115,15 @@ impl Head<'_> {
         if self.lower.kind() != Kind::Regular {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
-        let is_known = own.lock(self.core, cx)?.is_linked(&link_stem(&**self.lower));
+        let is_known = {
+            let mut locked = own.lock(self.core, cx)?;
+            let is_known = locked.is_linked(&link_stem(&**self.lower));
+            if !is_known {
+                // Or the versions of this file would count as those of another inode.
+                locked.end_stale_period(self.core, cx)?;
+            }
+            is_known
+        };
         // Loading the set may have removed a second name that a crash had left in the store.
         let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1) || self.rejoins(cx, &own)?;
         if !is_linked {
@@ -335,6 +343,10 @@ impl Head<'_> {
     /// Does what follows when a version was made: limits, and later its format.
     pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
         self.core.background.made(set, number);
+        // The name that goes has no say in what the inode keeps under the others.
+        if locked.index().versions.get(&number).is_some_and(|version| version.cause == Cause::Link) {
+            return;
+        }
         if let Ok(Some(policy)) = self.policy(cx, attr) {
             self.core.retain(&self.core.server(cx), locked, &policy);
         }

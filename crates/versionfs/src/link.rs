@@ -63,9 +63,14 @@ impl VersionVnode {
         let server = self.core.server(cx);
         let own = self.core.set_of_name(dir, name.as_bytes());
         let ended = own.lock(&self.core, &server).and_then(|mut locked| {
-            let is_joined = locked.is_linked(&link_stem(&*self.lower));
-            let ended = Record::Unlinked(locked.time_of_change(self.core.now()), None);
-            if is_joined { locked.append(&server, &[ended]) } else { Ok(()) }
+            if !locked.is_linked(&link_stem(&*self.lower)) {
+                return Ok(());
+            }
+            let (first, next) = (locked.index().links.last().map_or(0, |period| period.first), locked.index().next());
+            let mut ended = vec![Record::Unlinked(locked.time_of_change(self.core.now()), None)];
+            // The name's own versions come after those that it could have of the inode.
+            ended.extend((first > next).then_some(Record::Next(first)));
+            locked.append(&server, &ended)
         });
         if let Err(errno) = ended {
             tracing::warn!(%errno, "can't record that there is no link {name}");

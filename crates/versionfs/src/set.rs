@@ -1,6 +1,7 @@
 //! Version sets in memory, and the files of a set in its store.
 
 use crate::blocks::VolumeBlocks;
+use crate::by_number::is_shown;
 use crate::core::Core;
 use crate::inode::Inode;
 use crate::past::head_of;
@@ -401,8 +402,9 @@ impl Locked<'_> {
     }
 
     /// Ends the period of an inode with several names that does not have this name: a link that
-    /// failed, or a removal whose record a kill prevented.
-    fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
+    /// failed, or a removal whose record a kill or a full disk prevented. The name's own versions
+    /// are numbered after those that it could have of the inode.
+    pub(crate) fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
             return Ok(());
         };
@@ -411,8 +413,12 @@ impl Locked<'_> {
         if head.is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
             return Ok(());
         }
-        let end = core.now().max(period.from);
-        self.append(cx, &[Record::Unlinked(end, None)])
+        let (end, first) = (core.now().max(period.from), period.first);
+        let mut records = vec![Record::Unlinked(end, None)];
+        if first > self.state.index.next() {
+            records.push(Record::Next(first));
+        }
+        self.repair(cx, &records)
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can
@@ -436,8 +442,9 @@ impl Locked<'_> {
         }
         let Some(file) = self.file(cx, letter, number)? else { return Ok(()) };
         let is_head = if self.set.is_link {
-            // The version is the inode. It has another name only if the rename did not take that.
-            letter == Letter::Full && file.attr.nlink > 1
+            // The version is the inode. Users see a name of it only if the rename did not take
+            // that. It can have others elsewhere: in a copy of the store made of hard links.
+            letter == Letter::Full && file.attr.nlink > 1 && is_shown(cx, &file.vnode)?
         } else {
             let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
             let Some(head) = self.set.home.lookup(cx, name)? else { return Ok(()) };

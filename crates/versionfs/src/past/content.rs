@@ -57,7 +57,9 @@ impl Body {
             };
         }
         // The versions of a name and of an inode are numbered together from the first link on.
-        let is_head = history.head.is_some_and(|head| head.vnode.id() == lower.id());
+        // The version with the content can have been discarded.
+        let is_same = history.head_since().is_some_and(|since| since <= *seen_at);
+        let is_head = is_same && history.head.is_some_and(|head| head.vnode.id() == lower.id());
         if is_head { Ok(self.clone()) } else { Err(Errno::STALE) }
     }
 

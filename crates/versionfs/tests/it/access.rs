@@ -737,3 +737,60 @@ fn versions_are_read_while_the_head_is_written() {
         });
     }
 }
+
+/// The last content of a file that had several names was replaced, and the tree was copied by hard
+/// links: the version's other name is none that users see.
+#[test]
+fn a_version_with_a_name_in_a_copied_store_is_kept() {
+    let mut bed = Bed::new(Storage::Full);
+    bed.write("a", b"precious");
+    bed.at("").link(&root(), name("b"), &bed.at("a")).unwrap();
+    bed.unlink("b");
+    bed.write("n", b"new");
+    bed.rename("n", "a");
+    let newest =
+        (1..9).rev().find(|number| run(&bed.at(""), &root(), "versionfs.open", &format!("a {number}")).is_ok());
+    let newest = newest.unwrap();
+    assert_eq!(read(&version(&bed.at(""), "a", newest)).unwrap(), b"precious");
+    let below = |path: &[&str]| {
+        let start = bed.lower.root();
+        path.iter().fold(start, |dir, part| look(&dir, part).vnode)
+    };
+    let links = below(&[".;versions", ";links"]);
+    let mut stored = Vec::new();
+    let mut sink = |entry: &vnode::DirEntry<'_>| {
+        stored.push(entry.name.as_bytes().to_vec());
+        true
+    };
+    links.readdir(&root(), 0, &mut sink).unwrap();
+    for name in stored {
+        let name = Name::new(&name).unwrap();
+        let file = links.lookup(&root(), name).unwrap().unwrap();
+        if file.vnode.kind() == Kind::Regular {
+            below(&[".;versions"]).link(&root(), name, &file.vnode).unwrap();
+        }
+    }
+    bed.layer = VersionFs::new(Arc::clone(&bed.lower) as _, Options { clock, ..Options::default() });
+    assert_eq!(read(&version(&bed.at(""), "a", newest)).unwrap(), b"precious");
+}
+
+/// The names of a file were removed without a record; a new file has one of them.
+#[test]
+fn versions_of_a_new_file_do_not_belong_to_one_that_had_its_name() {
+    let bed = Bed::new(Storage::Sparse);
+    bed.write("a", b"old");
+    bed.at("").link(&root(), name("b"), &bed.at("a")).unwrap();
+    for gone in ["a", "b"] {
+        bed.lower.root().unlink(&root(), name(gone)).unwrap();
+    }
+    let old = vec![b'o'; 3 * 4096];
+    bed.write("a", &old);
+    let file = bed.at("a").open(&root(), OpenFlags::RDWR).unwrap();
+    for at in [0, 8192] {
+        file.write(&root(), &[b'n'; 4096], at).unwrap();
+    }
+    drop(file);
+    let newest =
+        (1..9).rev().find(|number| run(&bed.at(""), &root(), "versionfs.open", &format!("a {number}")).is_ok());
+    assert_eq!(read(&version(&bed.at(""), "a", newest.unwrap())).unwrap(), old);
+}
