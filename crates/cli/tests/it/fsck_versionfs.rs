@@ -28,13 +28,20 @@ impl Stage {
             symlink(PROGRAM, sandbox.path("sbin").join(name)).unwrap();
         }
         let stage = Self { sandbox };
-        stage.mount();
         // Only a write that changes a byte makes a version, so no byte is the one that is written.
-        let script = "LC_ALL=C tr ab cd </dev/urandom | head -c 20000 >f; printf a | dd of=f conv=notrunc; \
-                      printf b | dd of=f bs=1 seek=9000 conv=notrunc; echo 1 >g; echo 2 >g; rm g";
-        let output = Command::new("sh").args(["-ec", script]).current_dir("/mnt/at").output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        stage.unmount();
+        let steps = [
+            "LC_ALL=C tr ab cd </dev/urandom | head -c 20000 >f; echo 1 >g",
+            "printf a | dd of=f conv=notrunc; echo 2 >g",
+            "printf b | dd of=f bs=1 seek=9000 conv=notrunc; rm g",
+        ];
+        for step in steps {
+            // Each descriptor is closed for the server, too: while one may write, whole copies are
+            // made.
+            stage.mount();
+            let output = Command::new("sh").args(["-ec", step]).current_dir("/mnt/at").output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            stage.unmount();
+        }
         assert_eq!(fsck(&["-n", DIR]), (0, format!("{DIR}: 2 files with 4 versions, clean\n"), String::new()));
         stage
     }
