@@ -448,9 +448,6 @@ impl Core {
             step("reading the index of hard links", &path)(errno)
         })?;
         self.keep_numbers(op);
-        // A removed branch takes along what it counted.
-        let removed = next.removed.iter().filter_map(|id| old.member(*id)).map(|member| member.state.tag);
-        let counted: HashSet<u64> = removed.flat_map(|tag| self.identity.counted_by(tag)).collect();
         // The last step that can fail.
         let records = self.new_records(op, next)?;
         if next.is_snapshot {
@@ -473,7 +470,10 @@ impl Core {
             self.identity.replace(known, logs, &written);
         });
         self.adopt_originals(op, &self.links.all());
-        self.restore_counts(op, &indexed.of(&counted));
+        // A removed branch takes along what it counted; a new one can have lost what it should.
+        if !next.removed.is_empty() || !next.sources.is_empty() {
+            self.restore_counts(op, &indexed);
+        }
         drop(files);
         self.adopt_copies(op, used, copies);
         if let Some(carrying) = carrying {
@@ -630,8 +630,7 @@ impl Core {
         };
         let refused = |errno| why_not_written(cx, &first.state.root, &first.state.path, errno);
         let tags: Vec<u16> = set.order.iter().map(|member| member.state.tag).collect();
-        // The log of a removed branch can have what is to be known of branches that are not
-        // written.
+        // The log of a removed branch can hold records about objects of unwritten branches.
         let is_removed = !next.removed.is_empty();
         let written = |tag: u16| set.order.iter().any(|m| m.mode == Mode::ReadWrite && m.state.tag == tag);
         let aliases = match is_removed {

@@ -102,13 +102,6 @@ impl Identity {
         self.known.read().names.keys().copied().collect()
     }
 
-    /// Returns the numbers of the files of which a branch counts names to its right.
-    pub(crate) fn counted_by(&self, by: u16) -> Vec<u64> {
-        let known = self.known.read();
-        let counts = |counts: &Counts| counts.iter().any(|(of, count)| *of == by && count.first > 0);
-        known.names.iter().filter(|(_, all)| counts(all)).map(|(number, _)| *number).collect()
-    }
-
     /// Returns a copy of the tags alone.
     pub(crate) fn tags(&self) -> Known {
         Known { tags: self.known.read().tags.clone(), ..Known::default() }

@@ -12,7 +12,7 @@ use crate::ownfiles::{Own, link_over};
 use crate::ownnames::is_index_name;
 use crate::recorded::LinkCount;
 use crate::set::Member;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use vnode::{Attr, DirEntry, Entry, Errno, Kind, Result, Vnode};
 
@@ -37,22 +37,13 @@ fn find_original(op: &Op<'_>, member: &Member, original: &Original) -> Result<Op
 pub(crate) struct Indexed {
     /// The leftmost copy of each file.
     pub(crate) index: Index,
-    /// Number of names of each of these copies, without the index entry.
+    /// The rightmost one.
+    rightmost: Index,
+    /// Number of names of the leftmost copies, without the index entry.
     names: HashMap<u64, u32>,
-    /// Number of names of the originals that exist.
-    originals: HashMap<u64, u32>,
-    /// All copies: number, tag of the branch, and how many names of the file lie to its right, on
-    /// the branch with the next copy, or with the original.
-    copied: Vec<(u64, u16, u32)>,
-}
-
-impl Indexed {
-    /// Returns what the indexes have of these files.
-    pub(crate) fn of(mut self, numbers: &HashSet<u64>) -> Self {
-        self.index.retain(|number, _| numbers.contains(number));
-        self.copied.retain(|(number, ..)| numbers.contains(number));
-        self
-    }
+    /// The copies that their log has lost: number, tag of the branch, and how many names the next
+    /// copy to the right has, if there is one.
+    lost: Vec<(u64, u16, Option<u32>)>,
 }
 
 impl Core {
@@ -91,17 +82,10 @@ impl Core {
             );
         }
         for number in numbers {
-            let Some(copy) = self.index_entry(op, branch, &dir, number)? else { continue };
-            let of_copy = copy.nlink.saturating_sub(1);
-            let names = match indexed.names.insert(number, of_copy) {
-                Some(names) => Some(names),
-                None => {
-                    let names = self.names_of_original(op, number, branch);
-                    indexed.originals.extend(names.map(|names| (number, names)));
-                    names
-                }
-            };
-            indexed.copied.extend(names.map(|names| (number, state.tag, names)));
+            let Some((copy, is_logged)) = self.index_entry(op, branch, &dir, number)? else { continue };
+            let next = indexed.names.insert(number, copy.nlink.saturating_sub(1));
+            indexed.lost.extend((!is_logged).then_some((number, state.tag, next)));
+            indexed.rightmost.entry(number).or_insert(branch);
             // The file can have moved further left since. This copy remains: the branch can be
             // used without the other.
             indexed.index.insert(number, branch);
@@ -119,26 +103,27 @@ impl Core {
     }
 
     /// Corrects link counts that are too small: the copies of a file count at least the names that
-    /// its original has, and a copy that counts none has lost them. A power failure can have taken
-    /// the end of a log; a branch between, which counted some of the names, can be gone. A link
-    /// count is too high then rather than too low.
+    /// its original has, and one that its log has lost counts those to its right. A power failure
+    /// can have taken the end of a log; a branch between, which counted some of the names, can be
+    /// gone. A link count is too high then rather than too low.
     pub(crate) fn restore_counts(&self, op: &Op<'_>, indexed: &Indexed) {
         let raise = |number: u64, by: u16, more: u32| {
+            if more == 0 {
+                return;
+            }
             let LinkCount { first, used } = self.identity.names_by(number, by);
             let count = LinkCount { first: first.saturating_add(more), used };
             self.write_names(op, self.links.counting.lock(), number, &[(by, count)]);
         };
-        for &(number, by, names) in &indexed.copied {
-            if names > 0 && self.identity.names_by(number, by).first == 0 {
-                raise(number, by, names);
-            }
+        let of_original = |number: u64| self.names_of_original(op, number, *indexed.rightmost.get(&number)?);
+        for &(number, by, next) in &indexed.lost {
+            let names = next.or_else(|| of_original(number)).unwrap_or(0);
+            raise(number, by, names.saturating_sub(self.identity.names_by(number, by).first));
         }
         for (&number, &branch) in &indexed.index {
-            let (Some(&names), Ok(state)) = (indexed.originals.get(&number), op.set.branch(branch)) else { continue };
+            let (Some(names), Ok(state)) = (of_original(number), op.set.branch(branch)) else { continue };
             let counted = self.identity.names(number).map_or(0, |count| count.first);
-            if counted < names {
-                raise(number, state.tag, names - counted);
-            }
+            raise(number, state.tag, names.saturating_sub(counted));
         }
     }
 
@@ -157,10 +142,16 @@ impl Core {
         })
     }
 
-    /// Returns the attributes of the copy of which a branch's index has an entry. `None` if that is
-    /// not valid. If the log has lost the copy's alias, restores it: the entry's name is the
-    /// number.
-    fn index_entry(&self, op: &Op<'_>, branch: BranchId, dir: &Arc<dyn Vnode>, number: u64) -> Result<Option<Attr>> {
+    /// Returns the attributes of the copy of which a branch's index has an entry, and whether the
+    /// log has the copy's alias. `None` if the entry is not valid. Restores an alias that the log
+    /// has lost: the entry's name is the number.
+    fn index_entry(
+        &self,
+        op: &Op<'_>,
+        branch: BranchId,
+        dir: &Arc<dyn Vnode>,
+        number: u64,
+    ) -> Result<Option<(Attr, bool)>> {
         let found = dir.lookup(op, op.set.branch(branch)?.index_name(number).name()?)?;
         let Some(entry) = found.filter(|entry| entry.vnode.kind() != Kind::Directory) else { return Ok(None) };
         if !self.may_be_indexed(op, number, &Lower { vnode: entry.vnode.clone(), branch })? {
@@ -169,10 +160,11 @@ impl Core {
             return Ok(None);
         }
         let lower = Lower { vnode: entry.vnode, branch };
-        if self.number_of(op, &lower, &entry.attr)? != number {
+        let is_logged = self.number_of(op, &lower, &entry.attr)? == number;
+        if !is_logged {
             self.identity.append_or_defer(op, self.alias_record(op, &lower, &entry.attr, (number, 0))?);
         }
-        Ok(Some(entry.attr))
+        Ok(Some((entry.attr, is_logged)))
     }
 
     /// Finds the originals of copies that the index has if the branch with the originals is not one

@@ -372,9 +372,7 @@ impl Core {
         }
         Ok(())
     }
-}
 
-impl Core {
     /// Removes a file without names from the index.
     fn drop_copy(&self, op: &Op<'_>, number: u64) -> Result<()> {
         if let Some(branch) = self.links.branch(number)

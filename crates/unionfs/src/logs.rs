@@ -80,16 +80,14 @@ impl LogFile {
         if self.log.is_some() {
             return Ok(());
         }
-        let created = match self.is_absent {
-            true => create_log(cx, &self.root).map(Some).or_else(|errno| match errno {
-                Errno::EXIST => Ok(None),
-                errno => Err(errno),
-            })?,
-            false => None,
-        };
-        if created.is_some() {
-            self.log = created;
-            return Ok(());
+        if self.is_absent {
+            match create_log(cx, &self.root) {
+                Err(Errno::EXIST) => {}
+                created => {
+                    self.log = Some(created?);
+                    return Ok(());
+                }
+            }
         }
         let loaded = load(cx, &self.root, &self.path)?;
         // Only a mount, which reads the other branches' logs too, can convert it.

@@ -49,19 +49,17 @@ pub(crate) fn each_name(
     failed
 }
 
-/// Whether a lower object has a name that is in no store. If that can't be found out, it counts as
-/// having none. The only error is `MAY_BLOCK`.
+/// Whether a lower object has a name that is in no store.
+///
+/// # Errors
+/// As [`each_name`].
 pub(crate) fn is_shown(cx: &Cx<'_>, lower: &Arc<dyn Vnode>) -> Result<bool> {
     let mut is_shown = false;
-    let looked = each_name(cx, lower, |_, _, is_stored| {
+    each_name(cx, lower, |_, _, is_stored| {
         is_shown = !is_stored;
         is_stored
-    });
-    match looked {
-        Err(vnode::MAY_BLOCK) => Err(vnode::MAY_BLOCK),
-        Err(_) => Ok(false),
-        Ok(()) => Ok(is_shown),
-    }
+    })?;
+    Ok(is_shown)
 }
 
 /// Whether a lower directory is a store or below one.

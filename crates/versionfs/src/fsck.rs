@@ -3,7 +3,7 @@
 //! interrupted operations left.
 
 use crate::blocks::VolumeBlocks;
-use crate::by_number::each_name;
+use crate::by_number::is_shown;
 use crate::convert::is_content;
 use crate::past::head_of;
 use crate::retain::remove_tree;
@@ -188,12 +188,7 @@ impl Check<'_, '_> {
         if u64::from(file.getattr(self.cx)?.nlink) <= versions as u64 {
             return Ok(false);
         }
-        let mut is_named = false;
-        each_name(self.cx, file, |_, _, is_stored| {
-            is_named = !is_stored;
-            is_stored
-        })?;
-        Ok(is_named)
+        is_shown(self.cx, file)
     }
 
     /// Returns the numbers and names of versions that are second names of a file.

@@ -444,7 +444,13 @@ impl Locked<'_> {
         let is_head = if self.set.is_link {
             // The version is the inode. Users see a name of it only if the rename did not take
             // that. It can have others elsewhere: in a copy of the store made of hard links.
-            letter == Letter::Full && file.attr.nlink > 1 && is_shown(cx, &file.vnode)?
+            // If nobody can tell, the version stays.
+            letter == Letter::Full
+                && file.attr.nlink > 1
+                && match is_shown(cx, &file.vnode) {
+                    Err(errno) if errno != MAY_BLOCK => false,
+                    is_shown => is_shown?,
+                }
         } else {
             let name = Name::new(self.set.name.as_deref().unwrap_or(&self.set.stem))?;
             let Some(head) = self.set.home.lookup(cx, name)? else { return Ok(()) };

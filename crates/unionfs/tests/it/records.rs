@@ -405,3 +405,25 @@ fn a_file_is_kept_although_two_branches_count_the_same_name() {
     bed.mount("a=rw:b=rw:c=ro").root().unlink(&CX, name("f2")).unwrap();
     assert_eq!(fs::read_dir(bed.0.join("b/.wh..wh.links")).unwrap().count(), 0);
 }
+
+/// A power failure takes the end of a log, and with it what a newer copy counted.
+#[test]
+fn names_of_a_copy_survive_the_loss_of_its_records() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    let union = bed.mount("b=rw:c=ro");
+    append(&union, "f0", "+b");
+    rename(&union, "f1", "x");
+    drop(union);
+    let union = bed.mount("a=rw:b=ro:c=ro");
+    let log = bed.0.join("a/.wh..wh.ident");
+    let before = fs::read(&log).unwrap();
+    append(&union, "f0", "+a");
+    drop(union);
+    fs::write(&log, before).unwrap();
+    // Too many is safe, too few is not.
+    assert!(attr(&*bed.mount("a=rw:b=ro:c=ro"), "f2").nlink >= 3);
+    for gone in ["f0", "x"] {
+        bed.mount("a=rw:b=ro:c=ro").root().unlink(&CX, name(gone)).unwrap();
+        assert_eq!(read(&*bed.mount("a=rw:b=ro:c=ro"), "f2"), b"data+b+a");
+    }
+}
