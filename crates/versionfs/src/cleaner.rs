@@ -6,6 +6,7 @@ use crate::convert::{Outcome, is_content};
 use crate::core::Core;
 use crate::retain::remove_tree;
 use crate::set::{Set, read_block_id};
+use crate::space;
 use crate::walk::{self, Found, Position};
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use versionpolicy::{VersionInfo, VolumeCut, VolumeUsage};
+use versionpolicy::VersionInfo;
 use versionset::{Letter, StoreName, Version, parse, version_name};
 use vnode::{Cx, Errno, Name, OpenFlags, RenameFlags, Result};
 
@@ -165,23 +166,24 @@ impl Background {
     }
 }
 
-/// The thread of a mount. It ends when this is dropped.
+/// The threads of a mount. They end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Worker {
     core: Weak<Core>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Worker {
-    /// Starts the thread.
+    /// Starts the threads.
     pub(crate) fn start(core: &Arc<Core>) -> Self {
-        let of_thread = Arc::clone(core);
-        let name = "versionfs".to_owned();
-        let thread = std::thread::Builder::new().name(name).spawn(move || run(&of_thread));
-        if let Err(error) = &thread {
-            tracing::warn!(%error, "no thread for conversion; versions stay as they were made");
-        }
-        Self { core: Arc::downgrade(core), thread: thread.ok() }
+        let start = |name: &str, run: fn(&Arc<Core>), lack: &str| {
+            let core = Arc::clone(core);
+            let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&core));
+            started.inspect_err(|error| tracing::warn!(%error, "{lack}")).ok()
+        };
+        let cleaner = start("versionfs", run, "no thread for conversion; versions stay as they were made");
+        let keeper = start("versionfs-space", space::keep, "no thread that keeps the bound of the history");
+        Self { core: Arc::downgrade(core), threads: cleaner.into_iter().chain(keeper).collect() }
     }
 }
 
@@ -191,8 +193,9 @@ impl Drop for Worker {
             core.background.state.lock().stops = true;
             core.background.changed.notify_all();
             core.background.ended.notify_all();
+            core.space.stop();
         }
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -223,7 +226,7 @@ fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    fn own_cx(&self) -> Cx<'static> {
+    pub(crate) fn own_cx(&self) -> Cx<'static> {
         self.server(&Cx::internal(0, 0))
     }
 
@@ -297,13 +300,12 @@ impl Core {
     fn clean_after(self: &Arc<Self>, after: &Position, stops: &dyn Fn() -> bool, notes: bool) -> Result<Cleaned> {
         let _works = self.background.works.lock();
         let cx = self.own_cx();
-        let mut usage = VolumeUsage::new(self.policies.now(self.now()));
         let (mut cleaned, mut since) = (Cleaned::default(), 0);
         self.bound_log(&cx)?;
         let moves = self.blocks.moves();
         let mut nameless = if after.is_empty() { self.blocks.ids(&cx)? } else { BTreeSet::new() };
         let done = walk::stores(&cx, &self.root(), after, &mut |position, found| {
-            self.clean_store(&cx, found, &mut cleaned, &mut usage, &mut nameless)?;
+            self.clean_store(&cx, found, &mut cleaned, &mut nameless)?;
             since += 1;
             if notes && (since % NOTED == 0 || stops()) {
                 self.write_position(&cx, position)?;
@@ -313,7 +315,7 @@ impl Core {
         if done {
             self.remove_position(&cx);
             if after.is_empty() {
-                self.bound_volume(&cx, &usage, &mut cleaned, stops)?;
+                self.bound_volume(&mut cleaned, stops)?;
                 let is_sure = moves == self.blocks.moves() && cleaned.failed == 0;
                 if !is_sure {
                     nameless.clear();
@@ -330,7 +332,6 @@ impl Core {
         cx: &Cx<'_>,
         found: &Found,
         cleaned: &mut Cleaned,
-        usage: &mut VolumeUsage,
         nameless: &mut BTreeSet<u64>,
     ) -> Result<()> {
         let (mut sets, mut unfinished) = (BTreeMap::<Vec<u8>, Vec<(u64, Letter)>>::new(), Vec::new());
@@ -361,7 +362,7 @@ impl Core {
             let Some(set) = self.set_in(cx, found, &stem)? else { continue };
             cleaned.sets += 1;
             let done = self.remove_leftovers(cx, &set, &files, cleaned);
-            if let Err(errno) = done.and_then(|()| self.clean_set(cx, &set, cleaned, usage)) {
+            if let Err(errno) = done.and_then(|()| self.clean_set(cx, &set, cleaned)) {
                 tracing::warn!(%errno, "can't clean the versions of {}", stem.escape_ascii());
                 cleaned.failed += 1;
             }
@@ -442,13 +443,7 @@ impl Core {
         Ok(())
     }
 
-    fn clean_set(
-        self: &Arc<Self>,
-        cx: &Cx<'_>,
-        set: &Arc<Set>,
-        cleaned: &mut Cleaned,
-        usage: &mut VolumeUsage,
-    ) -> Result<()> {
+    fn clean_set(self: &Arc<Self>, cx: &Cx<'_>, set: &Arc<Set>, cleaned: &mut Cleaned) -> Result<()> {
         let Some((newest, infos)) = self.describe_set(cx, set)? else { return Ok(()) };
         let head = set.content_head(self, cx)?;
         let policy = self.policy_of_version(cx, set, head.as_ref(), &newest);
@@ -458,17 +453,18 @@ impl Core {
         let left: Vec<u64> = set.lock(self, cx)?.index().versions.keys().copied().collect();
         for number in left {
             if !self.background.is_useless(set, number) {
-                match self.convert(cx, set, number)? {
-                    Outcome::Done => cleaned.converted += 1,
-                    Outcome::Useless => self.background.set_useless(set, number),
-                    Outcome::Busy | Outcome::Unchanged => {}
+                match self.convert(cx, set, number) {
+                    Ok(Outcome::Done) => cleaned.converted += 1,
+                    Ok(Outcome::Useless) => self.background.set_useless(set, number),
+                    // A full disk: what the set takes counts nevertheless.
+                    Ok(Outcome::Busy | Outcome::Unchanged) | Err(Errno::NOSPC | Errno::DQUOT) => {}
+                    Err(errno) => return Err(errno),
                 }
             }
         }
         if let Some((_, infos)) = self.describe_set(cx, set)? {
             cleaned.versions += infos.len() as u64;
             cleaned.stored += infos.iter().map(|info| info.stored).sum::<u64>();
-            usage.add(&policy, &infos);
         }
         Ok(())
     }
@@ -479,10 +475,10 @@ impl Core {
         Ok(Some((newest, locked.infos(cx, &crate::tags::times(self, cx)?)?)))
     }
 
-    fn discard_all(
-        self: &Arc<Self>,
+    pub(crate) fn discard_all(
+        &self,
         cx: &Cx<'_>,
-        set: &Arc<Set>,
+        set: &Set,
         infos: &[VersionInfo],
         numbers: Vec<u64>,
         cleaned: &mut Cleaned,
@@ -496,58 +492,9 @@ impl Core {
             Ok(())
         });
         if cleaned.discarded > before {
-            self.report_discarded(cx, [&**set].into_iter(), None);
+            self.report_discarded(cx, [set].into_iter(), None);
         }
         done
-    }
-
-    /// Discards what the bound of the volume requires.
-    fn bound_volume(
-        self: &Arc<Self>,
-        cx: &Cx<'_>,
-        usage: &VolumeUsage,
-        cleaned: &mut Cleaned,
-        stops: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        let statfs = self.root().statfs(cx)?;
-        let limit = self.policies.volume();
-        let Some(max) = limit.bytes(statfs.blocks.saturating_mul(statfs.frsize)) else { return Ok(()) };
-        let mut cut = usage.cut(max, limit.hard);
-        if cut.is_empty() {
-            return Ok(());
-        }
-        walk::stores(cx, &self.root(), &[], &mut |_, found| {
-            self.cut_store(cx, found, &mut cut, cleaned)?;
-            Ok(!stops())
-        })?;
-        if cut.missing() > 0 {
-            tracing::warn!("the history exceeds its bound by {} bytes, which minimums protect", cut.missing());
-        }
-        Ok(())
-    }
-
-    fn cut_store(
-        self: &Arc<Self>,
-        cx: &Cx<'_>,
-        found: &Found,
-        cut: &mut VolumeCut,
-        cleaned: &mut Cleaned,
-    ) -> Result<()> {
-        let mut stems = Vec::new();
-        walk::list(cx, &found.store, &mut |entry| {
-            if let StoreName::Index(stem) = parse(entry.name.as_bytes()) {
-                stems.push(stem.to_vec());
-            }
-        })?;
-        for stem in stems {
-            let Some(set) = self.set_in(cx, found, &stem)? else { continue };
-            let Some((newest, infos)) = self.describe_set(cx, &set)? else { continue };
-            let head = set.content_head(self, cx)?;
-            let policy = self.policy_of_version(cx, &set, head.as_ref(), &newest);
-            let numbers = cut.discard(&policy, &infos);
-            self.discard_all(cx, &set, &infos, numbers, cleaned)?;
-        }
-        Ok(())
     }
 
     fn read_position(&self) -> Option<Position> {

@@ -119,7 +119,7 @@ pub(crate) fn is_own(command: &str) -> bool {
 
 /// Whether a command only reads.
 pub(crate) fn only_reads(command: &str) -> bool {
-    const READING: [&str; 9] = ["list", "origins", "names", "open", "at", "tags", "usage", "log", "policy"];
+    const READING: [&str; 10] = ["list", "origins", "names", "open", "at", "tags", "usage", "log", "policy", "space"];
     command.strip_prefix("versionfs.").is_some_and(|word| READING.contains(&word))
 }
 

@@ -6,10 +6,16 @@ use core::fmt::Write as _;
 use vnode::{Command, CommandAccess, Cx, Errno, Result};
 
 /// The commands of this file.
-pub(crate) const ALL: [Command; 4] = [
+pub(crate) const ALL: [Command; 5] = [
     Command {
         name: "versionfs.policy",
         help: "Returns the policy of a file, a line for each value with the file and line that sets it. The input is NAME.",
+        access: CommandAccess::Anyone,
+    },
+    Command {
+        name: "versionfs.space",
+        help: "Returns what bounds the versions of the whole mount, in bytes: max N reserve N free N. Without a bound, N is \
+               none. The input is empty.",
         access: CommandAccess::Anyone,
     },
     Command {
@@ -37,6 +43,7 @@ impl Place<'_> {
     pub(crate) fn run_policy(&self, cx: &Cx<'_>, command: &str, fields: &[&[u8]]) -> Result<Vec<u8>> {
         match (command, fields) {
             ("versionfs.policy", [name]) => self.explain(cx, name),
+            ("versionfs.space", []) => Ok(self.core.bounds(cx)?.into_bytes()),
             ("versionfs.clean", []) => self.clean(cx),
             ("versionfs.convert", []) => {
                 let converted = self.core.convert_queue(&|| cx.is_cancelled());

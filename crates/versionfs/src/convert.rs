@@ -141,18 +141,22 @@ impl Core {
         }
         let temporary = new_version_name(&set.stem, start.target, number);
         let temporary = Name::new(&temporary)?;
+        let before = set.lock(self, &server)?.stored(&server, &start.version)?;
         let outcome = match self.build(&server, set, &start, temporary) {
             Ok(true) => self.swap(&server, set, &start, temporary),
             Ok(false) => Ok(Outcome::Useless),
             // The chain changed while it was read.
-            Err(Errno::IO | Errno::NOENT)
+            Err(Errno::IO | Errno::NOENT | Errno::STALE)
                 if start.has_other_head(&server)? || !self.is_current(&server, set, &start)? =>
             {
                 Ok(Outcome::Busy)
             }
             Err(errno) => Err(errno),
         };
-        if outcome != Ok(Outcome::Done) {
+        if outcome == Ok(Outcome::Done) {
+            let after = set.lock(self, &server)?.stored(&server, &Version { letter: start.target, ..start.version })?;
+            self.space.converted(before, after);
+        } else {
             let _ = self.remove_temporary(&server, set, &start.files.dir, temporary);
         }
         outcome

@@ -7,6 +7,7 @@ use crate::options::Options;
 use crate::past::PastObjects;
 use crate::policy::MountPolicies;
 use crate::set::Sets;
+use crate::space::Space;
 use crate::token::Tokens;
 use core::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
@@ -25,6 +26,7 @@ pub(crate) struct Core {
     pub(crate) log: Log,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
+    pub(crate) space: Space,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
@@ -50,6 +52,7 @@ impl Core {
             log: Log::default(),
             policies,
             background: Background::default(),
+            space: Space::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             tokens: Tokens::default(),

@@ -9,6 +9,7 @@ use crate::options::CopyOn;
 use crate::past;
 use crate::session::Session;
 use crate::set::{Made, Set};
+use crate::space::of_data;
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +124,10 @@ impl VersionVnode {
             true => Mode::Creates,
             false => Mode::Reads,
         };
-        session.direct += u32::from(mode == Mode::Creates);
+        if mode == Mode::Creates {
+            session.direct += 1;
+            self.core.space.begins_unseen();
+        }
         session.writers += u32::from(mode == Mode::Writes);
         drop(session);
         if mode == Mode::Writes {
@@ -145,7 +149,7 @@ impl VersionVnode {
 
     /// Whether the layer sees the writes of the program that creates a file.
     fn sees_first_writes(&self, cx: &Cx<'_>) -> bool {
-        self.core.options.comprehensive || audit::enabled_for(&self.core, cx)
+        self.core.options.comprehensive || self.core.space.is_short() || audit::enabled_for(&self.core, cx)
     }
 
     /// Denies passthrough to files that are opened from now on, so that the layer sees the writes.
@@ -233,18 +237,28 @@ impl Head<'_> {
     ) -> Result<Option<Made>> {
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
         let made = self.make(cx, session, &sets.keeps, head, (attr, cause), changes.is_some())?;
-        let saved = match (&mut session.active, changes) {
-            (Some(active), Some(range)) => active.save(&self.core.server(cx), head, range),
-            _ => Ok(()),
-        };
-        match saved {
-            Ok(()) => Ok(made),
-            Err(errno) => {
-                // Nothing has changed yet, whatever the error is.
-                self.take_back(cx, Some(session), made, Errno::CANCELED);
-                Err(errno)
-            }
+        let Some(range) = changes else { return Ok(made) };
+        let Err(errno) = self.save(cx, session, head, range) else { return Ok(made) };
+        // Nothing has changed yet, whatever the error is.
+        let is_gone = self.take_back(cx, Some(session), made, Errno::CANCELED);
+        if is_gone
+            && self.may_skip(self.policy(cx, attr)?.as_ref(), cause, errno)
+            && sets.keeps.lock(self.core, &self.core.server(cx))?.dependent().is_none()
+        {
+            tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
+            return Ok(None);
         }
+        Err(errno)
+    }
+
+    /// Saves the bytes of a range in the version that receives them.
+    fn save(&self, cx: &Cx<'_>, session: &mut Session, head: &dyn OpenFile, range: Range<u64>) -> Result<()> {
+        let Some(active) = &mut session.active else { return Ok(()) };
+        let saved = active.save(&self.core.server(cx), head, range)?;
+        if saved > 0 {
+            self.core.space.grew(saved, 0);
+        }
+        Ok(())
     }
 
     /// Saves bytes that change without a new version, for older versions that depend on them.
@@ -258,10 +272,7 @@ impl Head<'_> {
     ) -> Result<()> {
         let Some(sets) = self.sets(cx, nlink)? else { return Ok(()) };
         self.activate(cx, session, &sets.keeps)?;
-        match &mut session.active {
-            Some(active) => active.save(&self.core.server(cx), head, range),
-            None => Ok(()),
-        }
+        self.save(cx, session, head, range)
     }
 }
 
@@ -415,9 +426,11 @@ impl VersionFile {
             return Ok(());
         }
         cx.require_blocking()?;
-        let mut session = self.inode.session(cx)?;
-        let head = self.vnode.open(&self.core.server(cx), OpenFlags::RDWR)?;
-        self.head().end_delay(cx, &mut session, &*head)
+        self.core.with_room(cx, || {
+            let mut session = self.inode.session(cx)?;
+            let head = self.vnode.open(&self.core.server(cx), OpenFlags::RDWR)?;
+            self.head().end_delay(cx, &mut session, &*head)
+        })
     }
 
     /// Whether the next write may copy more than a thread should that must not block.
@@ -460,7 +473,7 @@ impl VersionFile {
         }
         let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
         let made = self.before_change(cx, &mut session, &attr, Cause::Write, offset..end)?;
-        let written = self.lower.write(cx, data, offset);
+        let written = of_data(self.lower.write(cx, data, offset));
         self.checked(cx, &mut session, made, written)
     }
 
@@ -504,7 +517,7 @@ impl VersionFile {
     ) -> Result<T> {
         let mut session = self.inode.session(cx)?;
         if self.mode != Mode::Writes && session.active.is_none() && session.writers == 0 {
-            return change(cx);
+            return of_data(change(cx));
         }
         cx.require_blocking()?;
         self.head().end_delay(cx, &mut session, &*self.lower)?;
@@ -514,7 +527,7 @@ impl VersionFile {
             return change(cx);
         }
         let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
-        let changed = change(cx);
+        let changed = of_data(change(cx));
         if changed.is_err() && Stamp::of(&self.vnode.getattr(&self.core.server(cx))?) != Stamp::of(&attr) {
             // Part of it was made: such changes are not atomic on a full disk.
             return changed;
@@ -578,9 +591,8 @@ impl OpenFile for VersionFile {
             if !cx.may_block {
                 return Err(MAY_BLOCK);
             }
-            let mut session = self.inode.session(cx)?;
-            self.head().end_delay(cx, &mut session, &*self.lower)?;
-            if let Some(active) = &session.active {
+            self.settle(cx)?;
+            if let Some(active) = &self.inode.session(cx)?.active {
                 // First the bytes that the version took from the head.
                 active.writer.file().fsync(cx, data_only)?;
             }
@@ -660,7 +672,7 @@ impl VersionFile {
     fn put(&self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<usize> {
         match self.mode {
             Mode::Reads => Err(Errno::BADF),
-            Mode::Creates if self.inode.session(cx)?.writers == 0 => self.lower.write(cx, data, offset),
+            Mode::Creates if self.inode.session(cx)?.writers == 0 => of_data(self.lower.write(cx, data, offset)),
             Mode::Creates | Mode::Writes => self.write_seen(cx, data, offset),
         }
     }
@@ -735,6 +747,13 @@ impl Drop for VersionFile {
     fn drop(&mut self) {
         let cx = self.core.server(&Cx::internal(0, 0));
         let inode = Arc::clone(&self.inode);
+        if self.mode == Mode::Writes {
+            let _tried_below = self.core.with_room(&cx, || {
+                let mut session = inode.wait_session();
+                let is_last = session.writers == 1;
+                if is_last { self.head().end_delay(&cx, &mut session, &*self.lower) } else { Ok(()) }
+            });
+        }
         let mut session = inode.wait_session();
         if self.mode == Mode::Writes && session.writers == 1 {
             // Even if it fails the file is as after a kill: it has the old content.
@@ -750,7 +769,10 @@ impl Drop for VersionFile {
         }
         session.opens = session.opens.saturating_sub(1);
         session.writers = session.writers.saturating_sub(u32::from(self.mode == Mode::Writes));
-        session.direct = session.direct.saturating_sub(u32::from(self.mode == Mode::Creates));
+        if self.mode == Mode::Creates {
+            session.direct = session.direct.saturating_sub(1);
+            self.core.space.ends_unseen();
+        }
         if *self.is_bound.get_mut() {
             self.inode.unbind();
         }

@@ -3,8 +3,10 @@
 //! The record goes to the index first, then the version file is made, then the head changes. So
 //! after a kill at any moment, a record may have no file, but no version is lost.
 
+use crate::convert::is_content;
 use crate::core::Core;
 use crate::inode::{Inode, Place};
+use crate::retain::stored;
 use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
 use std::sync::Arc;
@@ -17,6 +19,9 @@ use vnode::{
 
 /// Largest file that a thread which must not block copies, in bytes.
 pub(crate) const QUICK_COPY: u64 = 128 * 1024;
+
+/// What a version takes beside its bytes: a header, or a part of an index.
+const OVERHEAD: u64 = 4096;
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 128 * 1024;
@@ -68,6 +73,7 @@ impl Head<'_> {
                 return false;
             }
         }
+        let stored = locked.file(&server, made.letter, made.number).ok().flatten().map_or(0, |entry| stored(&entry));
         if locked.remove(&server, made.letter, made.number).is_err() {
             return false;
         }
@@ -75,6 +81,7 @@ impl Head<'_> {
             // The record lacks its file, which the next use finds out.
             locked.reload();
         }
+        self.core.space.took_back(stored);
         true
     }
 
@@ -185,7 +192,7 @@ impl Head<'_> {
             self.make(cx, session, &self.link_set(), &*file, (attr, Cause::Link), false)
         });
         match made {
-            Err(errno) if may_skip(self.policy(cx, attr)?.as_ref(), errno) => Ok(None),
+            Err(errno) if self.may_skip(self.policy(cx, attr)?.as_ref(), Cause::Link, errno) => Ok(None),
             made => made,
         }
     }
@@ -343,6 +350,10 @@ impl Head<'_> {
     /// Does what follows when a version was made: limits, and later its format.
     pub(crate) fn made(&self, cx: &Cx<'_>, set: &Arc<Set>, locked: &mut Locked<'_>, (attr, number): (&Attr, u64)) {
         self.core.background.made(set, number);
+        let Some(letter) = locked.index().versions.get(&number).map(|version| version.letter) else { return };
+        // The blocks of a sparse version are counted as they are saved.
+        let bytes = if is_content(letter) && letter != Letter::Sparse { attr.blocks.saturating_mul(512) } else { 0 };
+        self.core.space.grew(bytes.saturating_add(OVERHEAD), 1);
         // The name that goes has no say in what the inode keeps under the others.
         if locked.index().versions.get(&number).is_some_and(|version| version.cause == Cause::Link) {
             return;
@@ -375,7 +386,7 @@ impl Head<'_> {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
-            Err(errno) if may_skip(policy.as_ref(), errno) => {
+            Err(errno) if self.may_skip(policy.as_ref(), cause, errno) => {
                 tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
                 self.activate(cx, session, set).map(|()| None)
             }
@@ -387,7 +398,7 @@ impl Head<'_> {
     /// `errno`: the policy says so, and no older version lacks bytes that only the object has.
     pub(crate) fn may_lose(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
         let server = self.core.server(cx);
-        if !may_skip(self.policy(cx, attr)?.as_ref(), errno) {
+        if !self.may_skip(self.policy(cx, attr)?.as_ref(), Cause::Unlink, errno) {
             return Ok(false);
         }
         let Some(sets) = self.sets(&server, attr.nlink)? else { return Ok(true) };
@@ -396,6 +407,15 @@ impl Head<'_> {
             tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
         }
         Ok(may_lose)
+    }
+
+    /// Whether a change is made although its version could not be. What takes no space natively is
+    /// possible on any full disk, once the history has given way.
+    pub(crate) fn may_skip(&self, policy: Option<&Effective>, cause: Cause, errno: Errno) -> bool {
+        let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
+        let is_last = errno == Errno::NOSPC && self.core.space.is_exhausted();
+        let adds = matches!(cause, Cause::Write | Cause::Fallocate);
+        (skips && matches!(errno, Errno::NOSPC | Errno::DQUOT)) || (is_last && !adds)
     }
 
     /// Opens the newest version for saving blocks, if it depends on the head.
@@ -489,12 +509,6 @@ impl Head<'_> {
         };
         entry.vnode.setattr(cx, &set, None).map(|_| ())
     }
-}
-
-/// Whether a change is made although its version could not be.
-fn may_skip(policy: Option<&Effective>, errno: Errno) -> bool {
-    let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
-    skips && matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Returns when the head that ends `now` began, and when it ends: after all earlier versions, even

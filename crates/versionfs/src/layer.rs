@@ -37,8 +37,8 @@ pub const LAYER: LayerType = LayerType {
         OptionSpec {
             name: "no-space",
             value: Some("fail|skip"),
-            help: "What happens to a change if there is no room for the version. fail (the default): the change fails with \
-                   ENOSPC or EDQUOT. skip: it is made without a version.",
+            help: "What happens to a write if there is no room for the version, and old versions can't yield. fail (the \
+                   default): it fails with ENOSPC or EDQUOT. skip: it is made without a version.",
         },
         OptionSpec {
             name: "comprehensive",

@@ -19,6 +19,8 @@
 //! | other formats of versions; content-addressed ones | `convert`, `blocks` |
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
+//! | the bound of all versions together; full disks | `space` |
+//! | numbers that removed sets have used | `floor` |
 //! | check and repair of a tree that is not mounted | `fsck` |
 //! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
@@ -36,7 +38,8 @@
 //!
 //! Lock order: renames, then the session of an inode, then a version set, then the tables, then the
 //! audit log. Only who holds the lock of renames holds two sessions, or two sets of names; a name's
-//! set comes before its inode's.
+//! set comes before its inode's. Nobody who holds one of these makes a pass (`space`), which takes
+//! sessions and sets.
 #![forbid(unsafe_code)]
 
 mod attr;
@@ -53,6 +56,7 @@ mod convert;
 mod core;
 mod entry;
 mod file;
+mod floor;
 pub mod fsck;
 mod head;
 mod history;
@@ -74,6 +78,7 @@ mod retain;
 mod session;
 mod set;
 mod sets_of_dir;
+mod space;
 mod tags;
 mod token;
 mod upcalls;

@@ -2,6 +2,7 @@
 
 use crate::node::{VersionVnode, is_reserved};
 use crate::set::link_stem;
+use crate::space::of_data;
 use std::sync::Arc;
 use versionset::{Birth, Cause, Record};
 use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
@@ -13,7 +14,7 @@ impl VersionVnode {
             return Err(Errno::INVAL);
         }
         if target.lower.kind() != Kind::Regular {
-            let entry = self.lower.link(cx, name, &target.lower)?;
+            let entry = of_data(self.lower.link(cx, name, &target.lower))?;
             return Ok(self.wrap_new(name, entry));
         }
         if target.inode.is_buried() {
@@ -52,7 +53,8 @@ impl VersionVnode {
             let joined = target.join(cx, &self.lower, name.as_bytes(), true);
             joined.inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
         }
-        let entry = self.lower.link(cx, name, &target.lower).inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
+        let linked = of_data(self.lower.link(cx, name, &target.lower));
+        let entry = linked.inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
         drop(session);
         Ok(self.wrap_new(name, entry))
     }

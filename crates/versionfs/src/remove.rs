@@ -4,10 +4,10 @@ use crate::core::blocking;
 use crate::head::Head;
 use crate::node::{VersionVnode, is_reserved};
 use crate::session::Session;
-use crate::set::{Locked, Made, Set, move_new};
+use crate::set::{Locked, Made, Set, find_store, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-use versionset::{Cause, Departure, Letter, Record, STORE, version_name};
+use versionset::{Cause, Departure, Letter, Record, STORE, StoreName, parse, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, SetAttr, SetTime, Vnode};
 
 /// How an object whose last name goes becomes a version.
@@ -152,7 +152,10 @@ impl VersionVnode {
         let mut made = None;
         if let Some(sets) = self.head().sets(cx, attr.nlink)? {
             let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
-            made = Some(self.head().copy(cx, &sets.keeps, &*file, &attr, cause)?);
+            made = match self.head().copy(cx, &sets.keeps, &*file, &attr, cause) {
+                Err(errno) if self.head().may_lose(cx, &attr, errno)? => None,
+                made => Some(made?),
+            };
         }
         Ok(Removal { fate: Fate::Copied, attr, cause, made, session })
     }
@@ -298,11 +301,36 @@ impl VersionVnode {
             self.core.policies.forget_paths();
             return Ok(());
         }
-        self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
+        let kept = self.keep(cx, &victim, &entry.attr, Cause::Rmdir, |server, store, version| {
             move_new(server, &self.lower, name, store, version)
-        })?;
-        victim.inode.bury(None);
+        });
+        match kept {
+            Ok(_) => victim.inode.bury(None),
+            Err(errno) if victim.may_lose_store(cx, &entry.attr, errno)? => {
+                crate::retain::remove_tree(&self.core.server(cx), None, &victim.lower, STORE)?;
+                self.lower.rmdir(cx, name)?;
+                self.core.sets.forget_dir(victim.inode.id);
+                victim.inode.forget_place();
+                self.core.policies.forget_paths();
+            }
+            Err(errno) => return Err(errno),
+        }
         Ok(())
+    }
+
+    /// Whether this directory may go without a version: there is no room for one, and its store has
+    /// no version.
+    fn may_lose_store(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
+        if !self.head().may_lose(cx, attr, errno)? {
+            return Ok(false);
+        }
+        let server = self.core.server(cx);
+        let Some(store) = find_store(&server, &self.lower)? else { return Ok(true) };
+        let mut has_version = false;
+        crate::walk::list(&server, &store, &mut |entry| {
+            has_version |= matches!(parse(entry.name.as_bytes()), StoreName::Version { .. });
+        })?;
+        Ok(!has_version)
     }
 
     /// Fails with `ENOTEMPTY` if users see an entry in this directory.

@@ -28,7 +28,7 @@ const MAX_WAITING: u64 = 64 << 20;
 const LISTED: usize = 4096;
 
 /// Returns what a version file takes, in bytes.
-fn stored(entry: &Entry) -> u64 {
+pub(crate) fn stored(entry: &Entry) -> u64 {
     if entry.attr.kind() == Kind::Directory { 0 } else { entry.attr.blocks.saturating_mul(512) }
 }
 
@@ -53,21 +53,26 @@ impl Locked<'_> {
 
     /// Discards the oldest version, which no other one needs.
     pub(crate) fn discard_tail(&mut self, server: &Cx<'_>, number: u64, letter: Letter) -> Result<()> {
-        if letter == Letter::Directory {
-            return self.discard_tree(server, number);
+        let recorded = self.append(server, &[Record::Discarded(number)]);
+        let has_room = !matches!(recorded, Err(Errno::NOSPC | Errno::DQUOT));
+        if has_room {
+            recorded?;
         }
-        self.append(server, &[Record::Discarded(number)])?;
         // A file that is left without a record is removed by the cleaner.
-        self.remove(server, letter, number)
+        match letter {
+            Letter::Directory => self.remove_directory(server, number)?,
+            letter => self.remove(server, letter, number)?,
+        }
+        // There is room now. After a kill before this, the record lacks its file.
+        if has_room { Ok(()) } else { self.repair(server, &[Record::Discarded(number)]) }
     }
 
-    /// Discards a removed directory: takes it out of the way, and removes it piecewise. What a kill
-    /// leaves has an unfinished name, so the cleaner removes it.
-    fn discard_tree(&mut self, server: &Cx<'_>, number: u64) -> Result<()> {
+    /// Removes a removed directory for good: takes it out of the way, and removes it piecewise. A
+    /// kill leaves it under an unfinished name, so the cleaner removes it.
+    fn remove_directory(&mut self, server: &Cx<'_>, number: u64) -> Result<()> {
         let store = self.store(server)?;
         let name = version_name(&self.set.stem, Letter::Directory, number);
         let aside = [&*name, b"~"].concat();
-        self.append(server, &[Record::Discarded(number)])?;
         match store.rename(server, Name::new(&name)?, &store, Name::new(&aside)?, RenameFlags::default()) {
             Ok(()) => remove_tree(server, Some(self.set.blocks()), &store, &aside),
             Err(Errno::NOENT) => Ok(()),
@@ -76,7 +81,7 @@ impl Locked<'_> {
     }
 }
 
-fn info(set: &Set, version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
+pub(crate) fn info(set: &Set, version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     VersionInfo {
         number: version.number,
         born: crate::policy::nanos(version.born),

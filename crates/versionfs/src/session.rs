@@ -38,9 +38,9 @@ pub(crate) struct Active {
 
 impl Active {
     /// Saves the blocks that `range` touches and the version lacks. `head` is the lower file, open
-    /// for reading.
-    pub(crate) fn save(&mut self, cx: &Cx<'_>, head: &dyn OpenFile, range: Range<u64>) -> Result<()> {
-        let mut buffer = Vec::new();
+    /// for reading. Returns how many bytes were saved.
+    pub(crate) fn save(&mut self, cx: &Cx<'_>, head: &dyn OpenFile, range: Range<u64>) -> Result<u64> {
+        let (mut buffer, mut saved) = (Vec::new(), 0);
         while let Some(missing) = self.writer.missing(range.clone()) {
             let len = usize::try_from(missing.end - missing.start).unwrap_or(CHUNK).min(CHUNK);
             buffer.resize(len, 0);
@@ -49,7 +49,8 @@ impl Active {
                 return Err(Errno::IO);
             }
             self.writer.add(cx, &buffer, missing.start)?;
+            saved += len as u64;
         }
-        Ok(())
+        Ok(saved)
     }
 }

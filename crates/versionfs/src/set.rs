@@ -3,6 +3,7 @@
 use crate::blocks::VolumeBlocks;
 use crate::by_number::is_shown;
 use crate::core::Core;
+use crate::floor;
 use crate::inode::Inode;
 use crate::past::head_of;
 use core::fmt;
@@ -370,6 +371,8 @@ impl Locked<'_> {
                 self.drop_unfinished(cx)?;
             }
             self.end_stale_period(core, cx)?;
+        } else {
+            self.state.index.apply(Record::Next(floor::read(cx, &store)?));
         }
         self.state.is_loaded = true;
         self.drop_set_ids();
@@ -486,7 +489,7 @@ impl Locked<'_> {
     }
 
     /// Records how the index is repaired.
-    fn repair(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+    pub(crate) fn repair(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         let written = self.append(cx, records);
         let is_written = written.is_ok();
         self.or_unwritten(written)?;
@@ -607,6 +610,9 @@ impl Locked<'_> {
             if let Some(name) = &self.set.name {
                 Record::Name(name.clone()).encode(&mut log);
             }
+            if self.state.index.next() > 1 {
+                Record::Next(self.state.index.next()).encode(&mut log);
+            }
         }
         for record in records {
             record.encode(&mut log);
@@ -658,6 +664,11 @@ impl Locked<'_> {
         }
         let size = SetAttr { size: Some(self.state.log_len), ..SetAttr::default() };
         entry.vnode.setattr(cx, &size, None).map(|_| ())
+    }
+
+    /// Returns the length of the index on disk, in bytes.
+    pub(crate) fn index_len(&self) -> u64 {
+        self.state.log_len
     }
 
     /// Whether the set has an index on disk.

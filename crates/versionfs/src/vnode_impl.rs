@@ -1,12 +1,13 @@
 use crate::audit::Event;
 use crate::node::{VersionVnode, is_reserved, with_io_size};
 use crate::set::find_store;
+use crate::space::of_data;
 use std::any::Any;
 use std::sync::Arc;
 use versionset::{Audited, STORE};
 use vnode::{
-    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode,
-    XattrFlags, forward,
+    Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, StatFs,
+    Vnode, XattrFlags, forward,
 };
 
 impl Vnode for VersionVnode {
@@ -14,8 +15,12 @@ impl Vnode for VersionVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, readlink, listing_stamp, lists_exactly, refused, statfs, ioctl, getxattr,
+    forward!(lower: id, generation, kind, readlink, listing_stamp, lists_exactly, refused, ioctl, getxattr,
         listxattr);
+
+    fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
+        Ok(self.core.space.with_expendable(self.lower.statfs(cx)?))
+    }
 
     fn getattr(&self, cx: &Cx<'_>) -> Result<Attr> {
         self.shown(cx, self.lower.getattr(cx)?)
@@ -53,7 +58,7 @@ impl Vnode for VersionVnode {
 
     fn open(&self, cx: &Cx<'_>, flags: OpenFlags) -> Result<Arc<dyn OpenFile>> {
         if !(flags.truncates() && flags.writes()) {
-            return self.open_file(cx, flags);
+            return self.core.with_room(cx, || self.open_file(cx, flags));
         }
         let event = || Event::object(self, cx, Audited::Truncate);
         self.core.audited(cx, event, || self.open_file(cx, flags), |_, _| ())
@@ -63,7 +68,7 @@ impl Vnode for VersionVnode {
         self.require_creatable(name)?;
         let event = || Ok(Event::creation(self, cx, Audited::Create, name).with_range(mode.into(), 0));
         let create = || {
-            let (entry, file) = self.lower.create(cx, name, mode, Self::flags_of_new(flags))?;
+            let (entry, file) = of_data(self.lower.create(cx, name, mode, Self::flags_of_new(flags)))?;
             self.wrap_created(cx, Some(name), entry, file, flags)
         };
         self.core.audited(cx, event, create, |(entry, _), event| event.inode = entry.vnode.id())
@@ -72,7 +77,7 @@ impl Vnode for VersionVnode {
     fn tmpfile(&self, cx: &Cx<'_>, mode: u32, flags: OpenFlags) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let event = || Ok(Event::object(self, cx, Audited::Tmpfile)?.with_range(mode.into(), 0));
         let create = || {
-            let (entry, file) = self.lower.tmpfile(cx, mode, Self::flags_of_new(flags))?;
+            let (entry, file) = of_data(self.lower.tmpfile(cx, mode, Self::flags_of_new(flags)))?;
             self.wrap_created(cx, None, entry, file, flags)
         };
         self.core.audited(cx, event, create, |(entry, _), event| event.inode = entry.vnode.id())
@@ -176,9 +181,10 @@ impl VersionVnode {
         name: Name<'_>,
         operation: Audited,
         describe: impl FnOnce(Event) -> Event,
-        make: impl FnOnce() -> Result<Entry>,
+        make: impl Fn() -> Result<Entry>,
     ) -> Result<Entry> {
         let event = || Ok(describe(Event::creation(self, cx, operation, name)));
+        let make = || of_data(make());
         let entry = self.core.audited(cx, event, make, |entry, event| event.inode = entry.vnode.id())?;
         Ok(self.wrap_new(name, entry))
     }

@@ -63,15 +63,27 @@ pub(crate) fn stores(cx: &Cx<'_>, root: &Arc<dyn Vnode>, after: &[Vec<u8>], visi
     Ok(true)
 }
 
-fn visit_dir(cx: &Cx<'_>, position: &[Vec<u8>], dir: &Arc<dyn Vnode>, visit: Visit<'_>) -> Result<bool> {
-    let Some(store) = find_store(cx, dir)? else { return Ok(true) };
-    if position.is_empty()
-        && let Some(links) = store.lookup(cx, Name::new(LINKS)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory)
-        && !visit(position, &Found { dir: Arc::clone(dir), store: links.vnode, is_links: true })?
-    {
-        return Ok(false);
+/// Returns the store of a directory, or that of the inodes with several names.
+fn store_of(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, is_links: bool) -> Result<Option<Found>> {
+    let Some(mut store) = find_store(cx, dir)? else { return Ok(None) };
+    if is_links {
+        let links = store.lookup(cx, Name::new(LINKS)?)?.filter(|entry| entry.vnode.kind() == Kind::Directory);
+        let Some(links) = links else { return Ok(None) };
+        store = links.vnode;
     }
-    visit(position, &Found { dir: Arc::clone(dir), store, is_links: false })
+    Ok(Some(Found { dir: Arc::clone(dir), store, is_links }))
+}
+
+fn visit_dir(cx: &Cx<'_>, position: &[Vec<u8>], dir: &Arc<dyn Vnode>, visit: Visit<'_>) -> Result<bool> {
+    for is_links in [true, false] {
+        if (!is_links || position.is_empty())
+            && let Some(found) = store_of(cx, dir, is_links)?
+            && !visit(position, &found)?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns the subdirectories in descending order: the removed ones, in the store, as
@@ -93,6 +105,21 @@ fn subdirectories(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<Vec<u8>>> {
     }
     names.sort_unstable_by(|one, other| other.cmp(one));
     Ok(names)
+}
+
+/// Returns the store at a position; `None` if there is none any more.
+pub(crate) fn store_at(
+    cx: &Cx<'_>,
+    root: &Arc<dyn Vnode>,
+    position: &[Vec<u8>],
+    is_links: bool,
+) -> Result<Option<Found>> {
+    let mut dir = Arc::clone(root);
+    for name in position {
+        let Some(next) = open(cx, &dir, name)? else { return Ok(None) };
+        dir = next;
+    }
+    store_of(cx, &dir, is_links)
 }
 
 /// Opens a subdirectory by its name in a position.

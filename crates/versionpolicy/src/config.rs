@@ -9,7 +9,7 @@ use crate::range::NO_LIMIT;
 use crate::selector::{KEYS, Needs, Selector};
 use crate::settings::{Generation, Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage};
 use crate::users::UserRules;
-use crate::volume::VolumeLimit;
+use crate::volume::VolumeTable;
 use std::sync::Arc;
 use toml::de::DeTable;
 
@@ -35,7 +35,7 @@ pub struct AdminConfig {
     pub(crate) document: Document,
     pub(crate) bounds: Bounds,
     pub(crate) users: UserRules,
-    pub(crate) volume: Option<VolumeLimit>,
+    pub(crate) volume: VolumeTable,
     pub(crate) audit: Option<AuditLimit>,
     /// Whether the built-in configuration applies where this one says nothing.
     pub(crate) builtin: bool,
@@ -83,7 +83,7 @@ impl AdminConfig {
                 document,
                 bounds: bounds.map_or_else(Bounds::default, |table| Bounds::read(&table, problems)),
                 users: users.map_or_else(UserRules::default, |table| UserRules::read(&table, accounts, problems)),
-                volume: volume.and_then(|table| VolumeLimit::read(&table, problems)),
+                volume: volume.map(|table| VolumeTable::read(&table, problems)).unwrap_or_default(),
                 audit: audit.map(|table| AuditLimit::read(&table, problems)),
                 builtin: top.get("builtin").and_then(|node| node.boolean(problems)).unwrap_or(true),
             }

@@ -12,7 +12,7 @@
 //! | the policy of one file, and where each value comes from | [`Policies`], [`Effective`], [`Reason`] | `policies`, `subject`, `explain` |
 //! | which versions of one file to discard | [`decide`], [`Decision`] | `retention`, `thinning`, `verdict` |
 //! | the time of such a decision when the clock jumps | [`SteadyClock`] | `steady` |
-//! | which versions of a volume to discard | [`VolumeUsage`], [`VolumeCut`] | `volume` |
+//! | which versions of a volume go first | [`ranks`], [`VolumeLimit`] | `volume` |
 //! | how much of the audit log to discard | [`AuditLimit`] | `audit` |
 //! | a policy that a program of the user decides | [`request_json`], [`apply_answer`] | `external` |
 //!
@@ -64,4 +64,4 @@ pub use subject::{Effective, External, Subject};
 pub use thinning::is_landmark;
 pub use users::{Access, UserAccess};
 pub use verdict::{Decision, DiscardReason, KeepReason, Now, Verdict, VersionInfo};
-pub use volume::{VolumeCut, VolumeLimit, VolumeMax, VolumeUsage};
+pub use volume::{FREE_FRACTION, Rank, VolumeLimit, VolumeMax, ranks};

@@ -120,8 +120,8 @@ impl Policies {
     /// The bound for the history of the whole volume.
     #[must_use]
     pub fn volume(&self) -> VolumeLimit {
-        let of = |config: &Option<Arc<AdminConfig>>| config.as_ref().and_then(|config| config.volume);
-        of(&self.admin).or_else(|| of(&self.builtin)).unwrap_or(VolumeLimit::NONE)
+        let files = self.builtin.iter().chain(&self.admin);
+        files.fold(VolumeLimit::NONE, |limit, config| config.volume.over(limit))
     }
 
     /// The bounds of the audit log.

@@ -5,9 +5,8 @@ mod common;
 
 use common::*;
 use versionpolicy::{
-    Access, DiscardReason, Generation, KeepReason, LocalTime, NO_LIMIT, NoSpace, Policies, Storage, Subject,
-    UserAccess, Verdict, VersionInfo, VolumeLimit, VolumeMax, VolumeUsage, apply_answer, decide, may_exceed,
-    request_json,
+    Access, DiscardReason, Generation, KeepReason, LocalTime, NO_LIMIT, NoSpace, Policies, Rank, Storage, Subject,
+    UserAccess, Verdict, VersionInfo, VolumeLimit, VolumeMax, apply_answer, decide, may_exceed, ranks, request_json,
 };
 
 const SPACE: u64 = 1000;
@@ -191,7 +190,7 @@ fn the_built_in_policy() {
     for path in ["/a/.git/config", "/a/cache/x", "/a/foo", "/a/Cargo.toml"] {
         assert!(policies.effective(&subject(path, ANN)).versions, "{path}");
     }
-    assert_eq!(policies.volume(), VolumeLimit { max: VolumeMax::Percent(25), hard: false });
+    assert_eq!(policies.volume(), VolumeLimit { max: VolumeMax::Percent(25), hard: false, free: Some(1 << 30) });
     assert_eq!(policies.volume().bytes(1000), Some(250));
 }
 
@@ -307,50 +306,33 @@ fn whether_a_new_version_needs_a_decision() {
 // The volume.
 
 #[test]
-fn the_volume_discards_what_died_first() {
-    let policy = versionpolicy::Effective { age: range(3 * 86_400, None), ..unlimited() };
-    let sets: Vec<_> = (0..50)
-        .map(|set| {
-            let mut versions = days(20);
-            versions.iter_mut().for_each(|version| version.died += (set + 1) * SECOND * 60);
-            versions[0].pinned = true;
-            versions
-        })
-        .collect();
-    let mut usage = VolumeUsage::new(NOW);
-    sets.iter().for_each(|versions| usage.add(&policy, versions));
-    assert_eq!(usage.total(), 50 * 20 * SPACE);
-    let discard = |max, hard| {
-        let mut cut = usage.cut(max, hard);
-        let discarded: Vec<_> = sets.iter().map(|versions| cut.discard(&policy, versions)).collect();
-        (discarded, cut.missing())
-    };
-    // 49 of the 50 versions that died on the second day.
-    let (discarded, missing) = discard(951 * SPACE, false);
-    assert_eq!((discarded.concat().len(), missing), (49, 0));
-    assert!(discarded.iter().all(|numbers| numbers.iter().all(|number| *number == 2)));
-    // The minimum age protects versions 18 and newer.
-    let (discarded, missing) = discard(0, false);
-    assert_eq!(discarded[0], (2..=17).collect::<Vec<_>>());
-    assert_eq!(missing, 50 * 4 * SPACE);
-    // A hard bound spares only pinned versions.
-    let (discarded, missing) = discard(0, true);
-    assert_eq!((discarded[0].clone(), missing), ((2..=20).collect::<Vec<_>>(), 50 * SPACE));
-    assert!(usage.cut(usage.total(), true).is_empty());
+fn what_a_minimum_age_protects_goes_last() {
+    let policy = versionpolicy::Effective { age: range(3 * 86_400, None), number: range(6, None), ..unlimited() };
+    let mut versions = days(20);
+    versions[0].pinned = true;
+    versions[1].tagged = true;
+    // The clock was set back.
+    versions[4].died -= 10 * DAY;
+    let ranks = ranks(&policy, &versions, NOW);
+    assert!(ranks.iter().map(|(_, died)| died).is_sorted());
+    let of: Vec<_> = ranks.iter().map(|(rank, _)| *rank).collect();
+    assert_eq!(of[..2], [None, None]);
+    assert!(of[2..14].iter().all(|rank| *rank == Some(Rank::Loose)), "{of:?}");
+    assert!(of[14..18].iter().all(|rank| *rank == Some(Rank::Number)), "{of:?}");
+    assert!(of[18..].iter().all(|rank| *rank == Some(Rank::Age)), "{of:?}");
+    assert!(Rank::Loose < Rank::Number && Rank::Number < Rank::Age);
 }
 
 #[test]
-fn a_hard_bound_gives_up_the_minimum_age_last() {
-    let old = versionpolicy::Effective { number: range(1, None), ..unlimited() };
-    let young = versionpolicy::Effective { age: range(10 * 86_400, None), ..unlimited() };
-    let versions = [version(1, 5 * DAY, SPACE)];
-    let newer = [version(1, DAY, SPACE)];
-    let mut usage = VolumeUsage::new(NOW);
-    usage.add(&young, &versions);
-    usage.add(&old, &newer);
-    let mut cut = usage.cut(SPACE, true);
-    assert_eq!(cut.discard(&young, &versions), [0; 0]);
-    assert_eq!(cut.discard(&old, &newer), [1]);
+fn the_reserve_is_a_small_part_of_a_small_file_system() {
+    let admin = |text: &str| Policies::new(admin(text).config).volume();
+    let gib = 1 << 30;
+    assert_eq!(admin("number = \"..3\"").reserve(100 * gib), Some(gib));
+    assert_eq!(admin("[volume]\nfree = \"4GiB\"").reserve(40 * gib), Some(2 * gib));
+    // What a file leaves open stays as it is built in.
+    assert_eq!(admin("[volume]\nfree = \"none\"").bytes(1000), Some(250));
+    assert_eq!(admin("[volume]\nfree = \"none\"").reserve(gib), None);
+    assert_eq!(admin("[volume]\nmax = \"none\"").reserve(20 * gib), Some(gib));
 }
 
 // External policies.

@@ -1,4 +1,4 @@
-//! `versionctl du`: the space that history takes, by directory and by format.
+//! `versionctl du`: the space that history takes, by directory and by format, and its bounds.
 
 use super::client::Dir;
 use super::history::{Found, walk};
@@ -40,8 +40,39 @@ impl Sum {
     }
 }
 
+/// What bounds the history of the mount, in bytes. `None`: nothing does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bounds {
+    max: Option<u64>,
+    reserve: Option<u64>,
+    free: u64,
+}
+
+impl Bounds {
+    fn parse(reply: &[u8]) -> Option<Self> {
+        let words: Vec<&str> = core::str::from_utf8(reply).ok()?.split_ascii_whitespace().collect();
+        let bytes = |word: &str| if word == "none" { Some(None) } else { word.parse().ok().map(Some) };
+        let ["max", max, "reserve", reserve, "free", free, ..] = *words else { return None };
+        Some(Self { max: bytes(max)?, reserve: bytes(reserve)?, free: free.parse().ok()? })
+    }
+
+    fn text(&self) -> String {
+        let max = self.max.map_or_else(|| "unlimited".to_owned(), amount);
+        let more = match self.reserve {
+            Some(reserve) => format!("while at least {} are free ({} are)", amount(reserve), amount(self.free)),
+            None => format!("also on a full disk ({} are free)", amount(self.free)),
+        };
+        format!("At most {max} for all versions of the mount; more if a minimum protects them,\n{more}.\n")
+    }
+
+    fn json(&self) -> Value {
+        json!({ "max": self.max, "reserve": self.reserve, "free": self.free })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Usage {
+    bounds: Option<Bounds>,
     total: Sum,
     by_dir: BTreeMap<PathBuf, Sum>,
     by_format: BTreeMap<char, Sum>,
@@ -53,7 +84,8 @@ struct Usage {
 /// Names the directory and the reason.
 pub(crate) fn run(path: &Path, json: bool) -> Result<(), Failure> {
     let dir: Dir = place::directory(path)?;
-    let mut usage = Usage::default();
+    let bounds = dir.plain("space", b"").ok().and_then(|reply| Bounds::parse(&reply));
+    let mut usage = Usage { bounds, ..Usage::default() };
     walk(dir, true, &mut |found| usage.add(&found))?;
     print(if json { usage.json() } else { usage.text() })
 }
@@ -88,7 +120,8 @@ impl Usage {
         let mut formats = vec![title("FORMAT")];
         formats
             .extend(sorted(&self.by_format).into_iter().map(|(letter, sum)| row(sum, format_name(letter).to_owned())));
-        format!("{}\n{}", columns(&dirs, &[0, 1]), columns(&formats, &[0, 1]))
+        let bounds = self.bounds.map(|bounds| format!("\n{}", bounds.text())).unwrap_or_default();
+        format!("{}\n{}{bounds}", columns(&dirs, &[0, 1]), columns(&formats, &[0, 1]))
     }
 
     fn json(&self) -> String {
@@ -99,7 +132,7 @@ impl Usage {
         let formats = sorted(&self.by_format);
         let formats = formats.iter().map(|(letter, sum)| entry("format", json!(format_name(*letter)), *sum));
         let all = json!({
-            "total": sum(self.total), "directories": Value::from_iter(dirs), "formats": Value::from_iter(formats),
+            "total": sum(self.total), "bounds": self.bounds.map(|bounds| bounds.json()), "directories": Value::from_iter(dirs), "formats": Value::from_iter(formats),
         });
         format!("{all}\n")
     }
@@ -121,6 +154,12 @@ mod tests {
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         assert_eq!(lines[1..4], ["4.0 KiB         1  b", "30 bytes         2  a", "4.0 KiB         3  total"]);
         assert!(lines[6].ends_with("full") && lines[7].ends_with("sparse"), "{text}");
+        usage.bounds = Bounds::parse(b"max 2048 reserve none free 4096\n");
+        assert!(
+            usage.text().ends_with("protects them,\nalso on a full disk (4.0 KiB are free).\n"),
+            "{}",
+            usage.text()
+        );
         let json: Value = serde_json::from_str(&usage.json()).unwrap();
         assert_eq!((&json["total"]["bytes"], &json["directories"][1]["path"]), (&json!(4126), &json!("a")));
     }

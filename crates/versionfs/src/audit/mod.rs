@@ -45,16 +45,16 @@ impl Core {
         &self,
         cx: &Cx<'_>,
         event: impl FnOnce() -> Result<Event>,
-        run: impl FnOnce() -> Result<T>,
+        run: impl Fn() -> Result<T>,
         finish: impl FnOnce(&T, &mut Event),
     ) -> Result<T> {
         if !enabled_for(self, cx) {
-            return run();
+            return self.with_room(cx, run);
         }
-        let reserved = self.log.reserve(self, cx)?;
+        let reserved = self.with_room(cx, || self.log.reserve(self, cx))?;
         let mut event = event()?;
         let noted = Noted::begin();
-        let result = run();
+        let result = self.with_room(cx, run);
         let versions = noted.end();
         match result {
             Ok(done) => {

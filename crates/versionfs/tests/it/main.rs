@@ -17,3 +17,4 @@ mod past_mount;
 mod reports;
 mod review;
 mod scale;
+mod space;

@@ -1,0 +1,315 @@
+//! Full disks: the history yields, what is left of it is right, and what takes no space natively
+//! succeeds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use crate::common::policies::*;
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use testkit::Rng;
+use versionfs::VersionFs;
+use versionfs::fsck::{Finding, Inspector, check};
+use vnode::{Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
+
+const SPACE: u64 = 2 << 20;
+
+/// Minimums protect every version.
+const CONFIG: &str = "builtin = false\nage = \"1000y..none\"\n[volume]\nmax = \"25%\"\nfree = \"1GiB\"";
+
+fn disk(faults: &Faults) -> Arc<MemFs> {
+    MemFs::with(MemOptions { space: SPACE, ..MemOptions::default() }, faults)
+}
+
+fn free(lower: &Arc<MemFs>) -> u64 {
+    let stat = lower.root().statfs(&cx()).unwrap();
+    stat.bavail * stat.frsize
+}
+
+/// Content that no other version has, and of which each part shows to which it belongs.
+fn content(file: &str, n: usize, len: usize) -> Vec<u8> {
+    format!("{file} {n};").into_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn is_content(file: &str, bytes: &[u8]) -> bool {
+    let Some(end) = bytes.iter().position(|byte| *byte == b';') else { return bytes.is_empty() };
+    let (unit, text) = (&bytes[..=end], String::from_utf8_lossy(&bytes[..end]));
+    text.starts_with(&format!("{file} ")) && bytes.chunks(unit.len()).all(|chunk| unit.starts_with(chunk))
+}
+
+fn write(dir: &Arc<dyn Vnode>, file: &str, data: &[u8]) -> Result<()> {
+    let opened = match dir.lookup(&cx(), name(file.as_bytes()))? {
+        Some(entry) => entry.vnode.open(&cx(), OpenFlags::WRONLY.with_trunc())?,
+        None => dir.create(&cx(), name(file.as_bytes()), 0o644, OpenFlags::WRONLY)?.1,
+    };
+    let mut done = 0;
+    while done < data.len() {
+        done += opened.write(&cx(), &data[done..], done as u64)?;
+    }
+    Ok(())
+}
+
+fn get(dir: &Arc<dyn Vnode>, file: &str) -> Arc<dyn Vnode> {
+    dir.lookup(&cx(), name(file.as_bytes())).unwrap().unwrap().vnode
+}
+
+/// Fills the lower file system, as other programs do.
+fn fill(lower: &Arc<MemFs>) {
+    let (_, file) = lower.root().create(&cx(), name(b"filler"), 0o644, OpenFlags::WRONLY).unwrap();
+    let mut at = 0;
+    while let Ok(written) = file.write(&cx(), &[7; 4096], at) {
+        at += written as u64;
+    }
+    assert_eq!(free(lower), 0);
+}
+
+#[derive(Debug, Default)]
+struct Clerk(Vec<String>);
+
+impl Inspector for Clerk {
+    fn consents(&mut self, _: &Finding) -> bool {
+        true
+    }
+    fn ended(&mut self, finding: &Finding, _: Option<Result<()>>) {
+        self.0.push(finding.to_string());
+    }
+    fn checked(&mut self, _: u64) -> bool {
+        true
+    }
+}
+
+fn findings(lower: &Arc<MemFs>) -> Vec<String> {
+    let (mut clerk, layer) = (Clerk::default(), lower.clone() as Arc<dyn Layer>);
+    assert_eq!(check(&cx(), &layer, &mut clerk), Ok(true));
+    clerk.0
+}
+
+/// Reads all versions of a name through the mount. Returns how many there are.
+fn check_versions(layer: &VersionFs, file: &str) -> usize {
+    let root = layer.root();
+    let Ok(list) = root.control(&cx(), "versionfs.list", file.as_bytes()) else { return 0 };
+    let list = String::from_utf8(list).unwrap();
+    let mut count = 0;
+    for line in list.lines().skip(1) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        if fields.contains(&"r") {
+            continue;
+        }
+        let input = format!("{file} {}", fields[0]);
+        let token = root.control(&cx(), "versionfs.open", input.as_bytes()).unwrap();
+        let version = root.lookup(&cx(), name(token.trim_ascii())).unwrap().unwrap();
+        let bytes = read_all(&*version.vnode);
+        assert!(is_content(file, &bytes), "{file} {line}: {}", bytes[..40.min(bytes.len())].escape_ascii());
+        count += 1;
+    }
+    count
+}
+
+/// Whatever is done with files that fit, no operation fails, although their history does not fit.
+#[test]
+fn no_operation_fails_while_the_files_fit() {
+    for seed in 0..8 {
+        let lower = disk(&Faults::new());
+        let layer = mount(&lower, CONFIG);
+        let root = layer.root();
+        let (mut rng, mut heads) = (Rng::new(seed), BTreeMap::<String, Vec<u8>>::new());
+        for n in 0..1500 {
+            let file = format!("f{}", rng.below(10));
+            let head = heads.get_mut(&file);
+            let label = format!("seed {seed}, step {n}, {file}, {} free", free(&lower));
+            match (rng.below(7), head) {
+                (0..3, _) => {
+                    let data = content(&file, n, 1 + rng.below(60_000));
+                    write(&root, &file, &data).unwrap_or_else(|errno| panic!("{label}: {errno}"));
+                    heads.insert(file, data);
+                }
+                (3, Some(head)) => {
+                    let size = rng.below(head.len() + 1);
+                    let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+                    get(&root, &file).setattr(&cx(), &set, None).unwrap_or_else(|errno| panic!("{label}: {errno}"));
+                    head.truncate(size);
+                }
+                (4, Some(_)) => {
+                    let set = SetAttr { mode: Some(0o600 + (n as u32 & 7)), ..SetAttr::default() };
+                    get(&root, &file).setattr(&cx(), &set, None).unwrap_or_else(|errno| panic!("{label}: {errno}"));
+                }
+                (5, Some(_)) => {
+                    root.unlink(&cx(), name(file.as_bytes())).unwrap_or_else(|errno| panic!("{label}: {errno}"));
+                    heads.remove(&file);
+                }
+                (6, Some(head)) if !head.is_empty() => {
+                    // In place: the blocks that change are saved.
+                    let (data, opened) = (content(&file, n, head.len()), get(&root, &file));
+                    let opened = opened.open(&cx(), OpenFlags::WRONLY).unwrap();
+                    let written = opened.write(&cx(), &data, 0);
+                    assert_eq!(written, Ok(data.len()), "{label}");
+                    *head = data;
+                }
+                _ => {}
+            }
+        }
+        for (file, data) in &heads {
+            assert!(read_all(&*get(&root, file)) == *data, "seed {seed}: {file}");
+        }
+        let versions: usize = (0..10).map(|n| check_versions(&layer, &format!("f{n}"))).sum();
+        assert!(versions > 5, "seed {seed}: {versions}");
+        drop((root, layer));
+        assert_eq!(findings(&lower), [""; 0], "seed {seed}");
+    }
+}
+
+type Operation = fn(&Arc<dyn Vnode>) -> Result<()>;
+
+/// Operations on `f` that take no space natively.
+const FREE: [(&str, Operation); 7] = [
+    ("unlink", |root| root.unlink(&cx(), name(b"f"))),
+    ("truncate", |root| change(root, &SetAttr { size: Some(10), ..SetAttr::default() })),
+    ("chmod", |root| change(root, &SetAttr { mode: Some(0o600), ..SetAttr::default() })),
+    ("chown", |root| change(root, &SetAttr { uid: Some(7), ..SetAttr::default() })),
+    ("rename", |root| root.rename(&cx(), name(b"f"), root, name(b"g"), RenameFlags::default())),
+    ("replace", |root| root.rename(&cx(), name(b"new"), root, name(b"f"), RenameFlags::default())),
+    ("empty", |root| get(root, "f").open(&cx(), OpenFlags::WRONLY.with_trunc()).map(drop)),
+];
+
+fn change(root: &Arc<dyn Vnode>, set: &SetAttr) -> Result<()> {
+    get(root, "f").setattr(&cx(), set, None).map(drop)
+}
+
+/// A disk with a file `f` whose history, and nothing else, can yield.
+fn full(layer: &VersionFs, lower: &Arc<MemFs>, versions: usize) {
+    let root = layer.root();
+    for n in 0..=versions {
+        write(&root, "old", &content("old", n, 20_000)).unwrap();
+    }
+    write(&root, "f", &content("f", 0, 50_000)).unwrap();
+    write(&root, "new", b"new").unwrap();
+    fill(lower);
+}
+
+#[test]
+fn what_takes_no_space_succeeds_on_a_full_disk() {
+    for versions in [0, 1, 6] {
+        for (what, run) in FREE {
+            let lower = disk(&Faults::new());
+            let layer = mount(&lower, CONFIG);
+            full(&layer, &lower, versions);
+            assert_eq!(run(&layer.root()), Ok(()), "{what} with {versions} versions");
+            let kept = check_versions(&layer, "old");
+            assert!(kept <= versions, "{what}");
+            if versions == 6 {
+                // As many as needed went, the oldest first.
+                let index = index(&lower, b"old");
+                let oldest = *index.versions.keys().next().unwrap_or(&7);
+                assert!(oldest > 1 && oldest + kept as u64 == 7, "{what}: {oldest}, {kept}");
+                // A name that is renamed refers to the new one.
+                assert_eq!(check_versions(&layer, "f"), usize::from(what != "rename"), "{what}");
+            }
+            let data = read_all(&*get(&layer.root(), "old"));
+            assert!(data == content("old", versions, 20_000), "{what}");
+            drop(layer);
+            assert_eq!(findings(&lower), [""; 0], "{what} with {versions} versions");
+        }
+    }
+}
+
+/// Without room, a write that would lose the only version of what it overwrites fails, and data
+/// does not displace what a minimum protects.
+#[test]
+fn data_takes_only_what_exceeds_the_bound() {
+    let lower = disk(&Faults::new());
+    let layer = mount(&lower, CONFIG);
+    full(&layer, &lower, 6);
+    let root = layer.root();
+    assert_eq!(write(&root, "more", &[1; 100_000]), Err(Errno::NOSPC));
+    assert_eq!(check_versions(&layer, "old"), 6);
+    root.unlink(&cx(), name(b"more")).unwrap();
+    // Beyond the bound, protected versions yield to data.
+    lower.root().unlink(&cx(), name(b"filler")).unwrap();
+    for n in 0..60 {
+        write(&root, "old", &content("old", n, 20_000)).unwrap();
+    }
+    let kept = check_versions(&layer, "old");
+    fill(&lower);
+    write(&root, "more", &[1; 100_000]).unwrap();
+    assert!(check_versions(&layer, "old") < kept);
+}
+
+/// Without `free`, nothing is discarded for room, and `nospace` decides.
+#[test]
+fn a_history_that_does_not_give_way_stays() {
+    let config = "builtin = false\n[volume]\nfree = \"none\"";
+    let lower = disk(&Faults::new());
+    let layer = mount(&lower, config);
+    full(&layer, &lower, 6);
+    assert_eq!(layer.root().unlink(&cx(), name(b"f")), Err(Errno::NOSPC));
+    assert_eq!(check_versions(&layer, "old"), 6);
+    let layer = mount(&lower, &config.replace("[volume]", "nospace = \"skip\"\n[volume]"));
+    assert_eq!(layer.root().unlink(&cx(), name(b"f")), Ok(()));
+}
+
+/// Any lower operation fails for lack of space once, or the server is killed there: no version
+/// becomes another one.
+#[test]
+fn any_step_of_giving_way_may_fail_or_be_the_last() {
+    for (what, run) in FREE {
+        for fault in [Fault::Error(Errno::NOSPC), Fault::Crash] {
+            let (mut at, mut fired) = (1, true);
+            while fired {
+                let faults = Faults::new();
+                let lower = disk(&faults);
+                let layer = mount(&lower, CONFIG);
+                full(&layer, &lower, 6);
+                faults.arm(Plan { count: Count::Changes, at, fault });
+                let done = run(&layer.root());
+                fired = faults.fired();
+                faults.disarm();
+                drop(layer);
+                let lower = if faults.crashed() { lower.recover(&Faults::new()) } else { lower };
+                let layer = mount(&lower, CONFIG);
+                let label = format!("{what}, {fault:?} at step {at}");
+                if !matches!(fault, Fault::Crash) {
+                    assert_eq!(done, Ok(()), "{label}");
+                }
+                for file in ["old", "f"] {
+                    check_versions(&layer, file);
+                }
+                assert!(read_all(&*get(&layer.root(), "old")) == content("old", 6, 20_000), "{label}");
+                drop(layer);
+                // Repairs take space, too.
+                lower.root().unlink(&cx(), name(b"filler")).unwrap();
+                findings(&lower);
+                assert_eq!(findings(&lower), [""; 0], "{label}");
+                at += 1;
+            }
+            assert!(at > 10, "{what}: {at}");
+        }
+    }
+}
+
+/// The index of a name goes with its last version, but no number is used twice: other histories
+/// refer to versions by their number.
+#[test]
+fn numbers_of_names_that_are_forgotten_are_not_used_again() {
+    let lower = disk(&Faults::new());
+    let layer = mount(&lower, CONFIG);
+    let root = layer.root();
+    for n in 0..5 {
+        write(&root, "f", &content("f", n, 8000)).unwrap();
+    }
+    root.unlink(&cx(), name(b"f")).unwrap();
+    fill(&lower);
+    root.create(&cx(), name(b"x"), 0o644, OpenFlags::WRONLY).unwrap();
+    for n in 0..40 {
+        // Each displaces an older version.
+        let set = SetAttr { mode: Some(0o600 + n), ..SetAttr::default() };
+        get(&root, "x").setattr(&cx(), &set, None).unwrap();
+        get(&root, "x").setxattr(&cx(), b"user.a", &[n as u8; 3000], XattrFlags::default()).unwrap();
+    }
+    let names = store_names(&lower);
+    assert!(!names.iter().any(|name| name.starts_with("f;")), "{names:?}");
+    lower.root().unlink(&cx(), name(b"filler")).unwrap();
+    write(&root, "f", &content("f", 9, 8000)).unwrap();
+    write(&root, "f", &content("f", 10, 8000)).unwrap();
+    assert_eq!(index(&lower, b"f").versions.keys().copied().collect::<Vec<_>>(), [6]);
+    drop(layer);
+    assert_eq!(findings(&lower), [""; 0]);
+}

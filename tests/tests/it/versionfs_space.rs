@@ -1,0 +1,163 @@
+//! versionfs with its built-in policies on small file systems of three kinds: the history fills the
+//! disk and yields.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use strata_tests::versions::texts;
+use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport};
+use testkit::until;
+
+const MIB: u64 = 1 << 20;
+
+struct Mount {
+    mounted: Mounted,
+    disk: PathBuf,
+    /// Bytes of data that fit without a history.
+    native: u64,
+    _sandbox: Sandbox,
+}
+
+impl Mount {
+    fn new(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport) -> Self {
+        let sandbox = Sandbox::new();
+        let disk = disk(&sandbox);
+        let native = fill(&disk.join("native"));
+        fs::remove_file(disk.join("native")).unwrap();
+        rustix::fs::syncfs(File::open(&disk).unwrap()).unwrap();
+        let lower = disk.join("lower");
+        fs::create_dir(&lower).unwrap();
+        // The host's own configuration does not count.
+        let config = sandbox.path("empty.conf");
+        fs::write(&config, "").unwrap();
+        let spec = Spec::versions(&lower, &format!("config={}", config.display()), transport);
+        Self { mounted: Mounted::new(spec, &sandbox.path("m")), disk, native, _sandbox: sandbox }
+    }
+
+    fn dir(&self) -> &Path {
+        self.mounted.dir()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mounted.path(name)
+    }
+}
+
+/// Writes to a new file until nothing more fits. Returns its size.
+fn fill(path: &Path) -> u64 {
+    let mut file = File::create(path).unwrap();
+    let mut filled = 0;
+    while let Ok(count) = file.write(&[7; 1 << 18]) {
+        filled += count as u64;
+    }
+    filled
+}
+
+/// Returns the size of a file system and what it has free for users, in bytes.
+fn space(path: &Path) -> (u64, u64) {
+    let stat = rustix::fs::statvfs(path).unwrap();
+    (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+}
+
+/// Overwrites, replaces and removes files until several times the size of the disk was written. A
+/// third of the names come once, as those of temporary files do. No operation may fail.
+fn churn(mount: &Mount, rng: &mut Rng, bytes: u64) {
+    let (mut written, mut n) = (0, 0);
+    while written < bytes {
+        n += 1;
+        let dir = mount.path(&format!("d{}", rng.below(8)));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(format!("f{}", rng.below(20)));
+        let len = 1 + rng.below(400_000);
+        let data = rng.bytes(len);
+        written += data.len() as u64;
+        match rng.below(6) {
+            0 => {
+                let temporary = dir.join(format!("t{n}"));
+                fs::write(&temporary, &data).unwrap();
+                fs::rename(&temporary, &path).unwrap();
+            }
+            1 => {
+                let temporary = dir.join(format!("t{n}"));
+                fs::write(&temporary, &data[..data.len().min(8000)]).unwrap();
+                fs::remove_file(&temporary).unwrap();
+            }
+            2 if path.exists() => {
+                let file = File::options().write(true).open(&path).unwrap();
+                file.write_all_at(&data[..data.len().min(100_000)], 0).unwrap();
+            }
+            3 if path.exists() => fs::remove_file(&path).unwrap(),
+            _ => fs::write(&path, &data).unwrap(),
+        }
+    }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let dirs = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    dirs.flat_map(|dir| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path())).collect()
+}
+
+fn gives_way(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport, seed: u64) {
+    let mut mount = Mount::new(disk, transport);
+    let (size, _) = space(&mount.disk);
+    let mut rng = Rng::new(seed);
+    churn(&mount, &mut rng, size);
+    mount.mounted.crash();
+    mount.mounted.mount_again();
+    churn(&mount, &mut rng, size / 2);
+
+    // All but the bound of the history is for data.
+    let heads: u64 = files(mount.dir()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    let filler = mount.path("filler");
+    let filled = fill(&filler);
+    // The bound, and some small files beside it.
+    let history = size * 35 / 100;
+    let label = format!("{} of {} MiB, {} are files", filled / MIB, mount.native / MIB, heads / MIB);
+    assert!(filled + heads + history > mount.native, "{label}");
+
+    // On the full disk.
+    for (n, path) in files(mount.dir()).iter().enumerate() {
+        let label = format!("{n}, {}: {:?} free", path.display(), space(&mount.disk).1);
+        let done = match n % 4 {
+            0 => fs::remove_file(path),
+            1 => File::options().write(true).open(path).and_then(|file| file.set_len(10)),
+            2 => fs::set_permissions(path, fs::Permissions::from_mode(0o600)),
+            _ => fs::rename(path, path.with_extension("new")),
+        };
+        done.unwrap_or_else(|error| panic!("{label}: {error}"));
+    }
+    // The last thing that was lost can be had back.
+    let kept = mount.path("d0/kept");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::remove_file(&filler).unwrap();
+    until("the space of a removed file is free", || space(mount.dir()).1 > filled / 2);
+    fs::write(&kept, "first").unwrap();
+    fs::write(&kept, "second").unwrap();
+    assert_eq!(texts(kept.parent().unwrap(), "kept"), ["first"]);
+    let large = rng.bytes(usize::try_from(filled / 2).unwrap());
+    fs::write(mount.path("large"), &large).unwrap();
+    assert!(fs::read(mount.path("large")).unwrap() == large);
+    for entry in fs::read_dir(mount.dir()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+    }
+}
+
+#[test]
+fn history_gives_way_on_ext4() {
+    gives_way(|sandbox| sandbox.ext4("disk", 200), Transport::Device, 1);
+}
+
+#[test]
+fn history_gives_way_on_xfs() {
+    gives_way(|sandbox| sandbox.xfs("disk"), Transport::Ring, 2);
+}
+
+#[test]
+fn history_gives_way_on_btrfs() {
+    gives_way(|sandbox| sandbox.btrfs("disk"), Transport::Device, 3);
+}
