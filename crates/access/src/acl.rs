@@ -43,6 +43,17 @@ impl Acl {
         }
     }
 
+    /// Returns the permission bits (`0777`) that say the same; `None` if no mode does.
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        match *self.0 {
+            [(Subject::Owner, owner), (Subject::OwningGroup, group), (Subject::Other, other)] => {
+                Some(owner << 6 | group << 3 | other)
+            }
+            _ => None,
+        }
+    }
+
     /// Parses the attribute's value: a header with version 2, then tag, permissions and id of each
     /// entry, little-endian.
     ///

@@ -130,6 +130,12 @@ impl Version {
         matches!(&*self.op, "unlink" | "rmdir" | "rename" | "replace")
     }
 
+    /// Whether the change that ended this version left the content as it was.
+    #[must_use]
+    pub fn keeps_content(&self) -> bool {
+        matches!(&*self.op, "chmod" | "chown" | "xattr" | "times" | "link")
+    }
+
     /// Whether the version only says that the file was renamed to another name.
     #[must_use]
     pub fn is_renamed(&self) -> bool {
@@ -238,9 +244,14 @@ impl List {
     /// that was renamed is its present state.
     #[must_use]
     pub fn newest_other(&self) -> Option<&Version> {
+        self.others().next()
+    }
+
+    /// Returns the versions as [`Self::newest_other`] does, newest first.
+    pub fn others(&self) -> impl Iterator<Item = &Version> {
         let has_head = self.set.head != Kind::None;
-        let is_same = |version: &Version| version.is_renamed_directory() || has_head && version.op == "link";
-        self.versions.iter().rev().find(|version| !is_same(version))
+        let is_same = move |version: &Version| version.is_renamed_directory() || has_head && version.op == "link";
+        self.versions.iter().rev().filter(move |version| !is_same(version))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::file::below;
 use crate::node::VersionVnode;
 use crate::session::Session;
 use crate::set::Made;
+use access::{ACL_ACCESS, Acl};
 use versionset::{BLOCK, Cause};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
@@ -122,7 +123,11 @@ impl VersionVnode {
     fn is_same_xattr(&self, cx: &Cx<'_>, name: &[u8], new: Option<&[u8]>) -> Result<bool> {
         match vnode::read_value(|out| self.lower.getxattr(cx, name, out)) {
             Ok(old) => Ok(new == Some(&*old)),
-            Err(Errno::NODATA) => Ok(new.is_none()),
+            Err(Errno::NODATA) => match new.filter(|_| name == ACL_ACCESS).map(Acl::parse) {
+                // An ACL that says what the mode says is none: programs that copy a file set it.
+                Some(Ok(acl)) => Ok(acl.mode() == Some(self.lower.getattr(cx)?.perm() & 0o777)),
+                _ => Ok(new.is_none()),
+            },
             Err(Errno::OPNOTSUPP) => Ok(true),
             Err(errno) => Err(errno),
         }

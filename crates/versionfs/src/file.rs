@@ -420,6 +420,19 @@ impl VersionFile {
         Ok(false)
     }
 
+    /// As [`Self::write_delayed`], of a copy. Returns how many bytes the source had.
+    fn copy_delayed(&self, cx: &Cx<'_>, offset: u64, source: (&dyn OpenFile, u64), len: u64) -> Result<Option<u64>> {
+        let session = self.inode.session(cx)?;
+        let Some(size) = self.inode.delayed().filter(|size| offset <= *size) else { return Ok(None) };
+        cx.require_blocking()?;
+        let same = self.same_bytes(cx, offset, len, Some(source))?;
+        if let Some(same) = same {
+            self.inode.delay(size.max(offset + same), self.core.now());
+        }
+        drop(session);
+        Ok(same)
+    }
+
     /// Carries out a delayed truncation, before an operation that does not know of it.
     fn settle(&self, cx: &Cx<'_>) -> Result<()> {
         if self.inode.delayed().is_none() {
@@ -479,6 +492,12 @@ impl VersionFile {
 
     /// Whether a copy of `len` bytes, or zeros without a source, would change nothing.
     fn has_already(&self, cx: &Cx<'_>, at: u64, len: u64, source: Option<(&dyn OpenFile, u64)>) -> Result<bool> {
+        Ok(self.same_bytes(cx, at, len, source)?.is_some())
+    }
+
+    /// Returns how many bytes a copy of `len` bytes, or zeros without a source, would write that
+    /// are there already; `None` if some are not.
+    fn same_bytes(&self, cx: &Cx<'_>, at: u64, len: u64, source: Option<(&dyn OpenFile, u64)>) -> Result<Option<u64>> {
         let server = self.core.server(cx);
         let size = self.vnode.getattr(&server)?.size;
         let (mut new, mut old) = (vec![0; CHUNK], vec![0; CHUNK]);
@@ -490,19 +509,19 @@ impl VersionFile {
                 None => new.len(),
             };
             if count == 0 {
-                return Ok(true);
+                break;
             }
             let start = at.saturating_add(done);
             if self.core.options.copy_on == CopyOn::Write || start.saturating_add(count as u64) > size {
-                return Ok(false);
+                return Ok(None);
             }
             let old = versionset::clamp(&mut old, 0, count as u64);
             if read_full(&server, &*self.lower, old, start)? < count || new.get(..count) != Some(&*old) {
-                return Ok(false);
+                return Ok(None);
             }
             done += count as u64;
         }
-        Ok(true)
+        Ok(Some(done))
     }
 
     /// Runs a change of a range that is made by the layer below. `is_same` returns whether it would
@@ -686,6 +705,9 @@ impl VersionFile {
             let count = read_full(cx, source, &mut data, source_offset)?;
             data.truncate(count);
             return if data.is_empty() { Ok(0) } else { self.put(cx, &data, offset).map(|written| written as u64) };
+        }
+        if let Some(copied) = self.copy_delayed(cx, offset, (source, source_offset), len)? {
+            return Ok(copied);
         }
         let range = |size: u64| offset.min(size)..offset.saturating_add(len).min(size);
         let is_same = |cx: &Cx<'_>, _| self.has_already(cx, offset, len, Some((source, source_offset)));

@@ -10,10 +10,10 @@ use crate::tool::print;
 use rustix::fs::{Mode, OFlags};
 use similar::{ChangeTag, TextDiff};
 use std::fs::File;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
-use versionclient::{Kind, List};
+use versionclient::{Kind, List, Version};
 
 /// Files of more than this many bytes are not compared line by line.
 const LIMIT: u64 = 16 << 20;
@@ -31,7 +31,7 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
     let (place, list) = Place::with_history(path)?;
     let from = match from {
         Some(text) => choose(&place, &list, text, now)?,
-        None => newest(&place, &list)?,
+        None => Chosen::Version(Box::new(newest_content(&place, &list)?)),
     };
     let to = to.map_or(Ok(Chosen::Head), |text| choose(&place, &list, text, now))?;
     let (old, new) = (load(&place, &list, &from)?, load(&place, &list, &to)?);
@@ -50,10 +50,72 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
     Ok(exit)
 }
 
-fn newest(place: &Place, list: &List) -> Result<Chosen, Failure> {
-    let newest = list.newest_other();
+/// Returns the newest version that is not the present state.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn newest(place: &Place, list: &List) -> Result<Version, Failure> {
     let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
-    newest.cloned().map(|version| Chosen::Version(Box::new(version))).ok_or_else(none)
+    list.newest_other().cloned().ok_or_else(none)
+}
+
+/// Returns the newest version with another content than the present file: many programs that save a
+/// file also set its mode, owner or ACL, which makes further versions. If no content differs, the
+/// newest version.
+///
+/// # Errors
+/// As [`newest`].
+pub(crate) fn newest_content(place: &Place, list: &List) -> Result<Version, Failure> {
+    let newest = newest(place, list)?;
+    let mut is_same = true;
+    for version in list.others() {
+        is_same = is_same && version.keeps_content() || has_present_content(place, list, version);
+        if !is_same {
+            return Ok(version.clone());
+        }
+    }
+    Ok(newest)
+}
+
+/// Whether a version is known to have the content of the present file.
+fn has_present_content(place: &Place, list: &List, version: &Version) -> bool {
+    let head = Chosen::Head;
+    if version.kind != list.set.head {
+        return false;
+    }
+    match version.kind {
+        Kind::File => {
+            let Ok(present) = open(place, &head) else { return false };
+            let is_long = present.metadata().is_ok_and(|metadata| metadata.len() == version.size);
+            is_long
+                && place
+                    .dir
+                    .version(&place.name, version)
+                    .is_ok_and(|old| is_equal(present, old.into()).unwrap_or(false))
+        }
+        Kind::Symlink => {
+            let present = link_target(&place.dir, &place.name, place);
+            present.is_ok_and(|present| place.dir.link_target(&place.name, version).is_ok_and(|old| old == present))
+        }
+        // Only attributes can differ.
+        _ => true,
+    }
+}
+
+fn is_equal(one: File, other: File) -> std::io::Result<bool> {
+    let (mut one, mut other) = (BufReader::with_capacity(COPY, one), BufReader::with_capacity(COPY, other));
+    loop {
+        let (left, right) = (one.fill_buf()?, other.fill_buf()?);
+        let count = left.len().min(right.len());
+        if left.get(..count) != right.get(..count) {
+            return Ok(false);
+        }
+        if count == 0 {
+            return Ok(left.is_empty() && right.is_empty());
+        }
+        one.consume(count);
+        other.consume(count);
+    }
 }
 
 /// Opens what is selected, for reading.

@@ -2,6 +2,7 @@
 
 use super::args::{Chosen, FilterArgs, Now, absent, choose, instant};
 use super::client::{Dir, at};
+use super::diff::{newest, newest_content};
 use super::history::{Filter, Found, Undo, entries, undo, walk};
 use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
@@ -15,7 +16,7 @@ use rustix::fs::{FileType, Mode};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use versionclient::{Kind, List, Version, Who};
+use versionclient::{Kind, Version, Who};
 
 /// In a removed directory, what the same session removed up to this many seconds before belongs to
 /// the removal.
@@ -27,9 +28,14 @@ pub struct RestoreArgs {
     /// The file or directory; it may be removed. With --process and the like: where to search.
     #[arg(required_unless_present_any = ["all", "process", "pid", "session", "since", "user"])]
     path: Option<PathBuf>,
-    /// The version: a number, a time or a tag. Default: the newest version.
+    /// The version: a number, a time or a tag. Default: the newest one with another content than
+    /// the present file.
     #[arg(conflicts_with_all = ["at", "all"])]
     which: Option<String>,
+    /// By default, restore the newest version, also if only its owner, mode or other attributes
+    /// differ.
+    #[arg(long, conflicts_with_all = ["which", "at", "all"])]
+    any: bool,
     /// Restore the state at this time or tag.
     #[arg(long, value_name = "TIME|TAG")]
     at: Option<String>,
@@ -142,7 +148,8 @@ impl Restorer {
         let which = args.at.as_deref().or(args.which.as_deref());
         let chosen = match which {
             Some(text) => choose(&place, &list, text, now)?,
-            None => Chosen::Version(Box::new(newest(&place, &list)?)),
+            None if args.any => Chosen::Version(Box::new(newest(&place, &list)?)),
+            None => Chosen::Version(Box::new(newest_content(&place, &list)?)),
         };
         let version = match chosen {
             Chosen::Version(version) => *version,
@@ -424,13 +431,6 @@ fn belongs(version: &Version, removal: &Version) -> bool {
     let Who { pid, sid, .. } = removal.by;
     let recent = removal.died.as_second().saturating_sub(version.died.as_second()) <= SAME_REMOVAL;
     pid == 0 || version.by.pid == pid || (sid != 0 && version.by.sid == sid && recent)
-}
-
-/// Returns the version that is restored by default.
-fn newest(place: &Place, list: &List) -> Result<Version, Failure> {
-    let newest = list.newest_other();
-    let none = || Failure::usage(format!("{}: it has no older version", shown(&place.path())));
-    newest.cloned().ok_or_else(none)
 }
 
 /// A change to undo.

@@ -226,6 +226,57 @@ fn an_overwritten_file_is_compared_and_restored() {
     assert!(never.code == 1 && never.err.contains("no such file, and no versions"), "{}", never.err);
 }
 
+/// Programs that save or copy a file set its mode, owner and ACL afterwards.
+#[test]
+fn restore_goes_back_to_another_content() {
+    let stage = Stage::new();
+    stage.shell("echo one >f; echo two >f; chmod 600 f; chmod 640 f; ln f name; rm name");
+    let difference = stage.status(&["diff", "f"]);
+    assert!(difference.code == 1 && difference.text().contains("-one"), "{}", difference.text());
+    stage.done(&["restore", "f"]);
+    assert_eq!(read("/mnt/at/f"), "one\n");
+    // With --any, the newest version counts, whose mode differs.
+    stage.shell("echo same >g; chmod 600 g; chmod 604 g");
+    stage.done(&["restore", "g", "--any"]);
+    assert_eq!(fs::metadata("/mnt/at/g").unwrap().permissions().mode() & 0o777, 0o600);
+    // Without another content, the newest version is the one before.
+    stage.shell("echo same >h; chmod 600 h; chmod 604 h");
+    stage.done(&["restore", "h"]);
+    assert_eq!(fs::metadata("/mnt/at/h").unwrap().permissions().mode() & 0o777, 0o600);
+    stage.shell("ln -s one s; mv s t; ln -s two s; rm s");
+    stage.done(&["restore", "s"]);
+    assert_eq!(fs::read_link("/mnt/at/s").unwrap(), Path::new("two"));
+}
+
+/// What changes nothing makes no version: copies of the same bytes, modes and ACLs.
+#[test]
+fn copies_of_the_same_file_make_no_versions() {
+    let stage = Stage::new();
+    stage.shell("head -c 300000 /dev/urandom >f; cp f g; cp -p f h");
+    let count = |name: &str| stage.json(&["log", name, "--json"])["versions"].as_array().map_or(0, Vec::len);
+    let before = [count("g"), count("h")];
+    stage.shell("cp f g; cp -p f h; cp -p f h; cat f >g; chmod 644 f; chown 0:0 f");
+    assert_eq!([count("g"), count("h")], before);
+    // An ACL with the bits of the mode.
+    let acl: Vec<u8> = [2_u32.to_le_bytes().to_vec(), entry(1, 6), entry(4, 4), entry(0x20, 4)].concat();
+    let set = |acl: &[u8]| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr("/mnt/at/g", "system.posix_acl_access", acl, flags).unwrap();
+    };
+    set(&acl);
+    assert_eq!(count("g"), before[0]);
+    // With others, it is a change of the mode.
+    set(&[2_u32.to_le_bytes().to_vec(), entry(1, 6), entry(4, 0), entry(0x20, 0)].concat());
+    assert_eq!(count("g"), before[0] + 1);
+    stage.shell("cmp f g; cmp f h; printf x | dd of=g conv=notrunc status=none; cp f g; cmp f g");
+    assert_eq!(count("g"), before[0] + 3);
+}
+
+/// Returns an entry of an ACL without an ID.
+fn entry(tag: u16, bits: u16) -> Vec<u8> {
+    [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &u32::MAX.to_le_bytes()].concat()
+}
+
 #[test]
 fn removed_files_come_back_with_their_attributes() {
     let stage = Stage::new();
