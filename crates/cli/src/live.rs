@@ -442,6 +442,8 @@ impl Live {
         prepared.after.iter().try_for_each(|other| used.check_no_overlap(other))?;
         let mut collected = Collected::default();
         let lower = tree.open(&self.opening, &mut collected).map_err(|refused| refused.failure)?;
+        let misplaced = self.kind.check_above(lower.properties());
+        misplaced.map_err(|why| Failure::mount(format!("branch {branch}: {why}")))?;
         // Contains the descriptors of the directories, which are open by now.
         used.below = tree.below(mode);
         used.hosts = collected.hosts;

@@ -425,11 +425,11 @@ impl LayerNode {
     }
 
     fn put_on(&self, lower: Arc<dyn Layer>) -> Result<Arc<dyn Layer>, OpenFailure> {
+        check_above(&self.spec, &*lower)?;
         let made = self.spec.kind.over(lower, &self.settings);
         made.map_err(|wrong| {
             let exit = if self.names_option(&wrong) { Exit::Usage } else { Exit::Mount };
-            let reason = in_branch(&self.spec.at, &format!("{}: {wrong}", self.spec.kind.name));
-            OpenFailure { failure: Failure { exit, reason }, errno: Errno::IO, is_directory: false }
+            refused(&self.spec, exit, &wrong)
         })
     }
 
@@ -509,6 +509,7 @@ impl FanOut {
                 let opened = self.branches.iter().map(|(mode, tree)| {
                     let mut collected = Collected::default();
                     let lower = tree.open(&below, &mut collected)?;
+                    check_above(&self.layer.spec, &*lower)?;
                     hosts.push(collected.hosts);
                     Ok(Branch { name: tree.name(), mode: *mode, lower })
                 });
@@ -520,7 +521,8 @@ impl FanOut {
             }
             Make::Reopened(make) => {
                 let wrong = Arc::new(OnceLock::new());
-                let reopened = self.branches.iter().map(|(mode, tree)| reopened(*mode, tree, below, &wrong));
+                let above = &self.layer.spec;
+                let reopened = self.branches.iter().map(|(mode, tree)| reopened(above, (*mode, tree), below, &wrong));
                 let made = make(reopened.collect(), settings, situation);
                 // An unreachable branch may return, but an invalid option remains invalid.
                 match wrong.get() {
@@ -532,13 +534,30 @@ impl FanOut {
     }
 }
 
-/// Returns a branch that its layer opens on demand. If an option turns out to be invalid, the error
-/// is stored in `wrong`.
-fn reopened(mode: BranchMode, tree: &Arc<Tree>, opening: Opening, wrong: &Arc<OnceLock<OpenFailure>>) -> Reopened {
-    let (name, tree, wrong) = (tree.name(), Arc::clone(tree), Arc::clone(wrong));
+/// Returns the error of a layer that can't be built.
+fn refused(spec: &LayerSpec, exit: Exit, wrong: &str) -> OpenFailure {
+    let reason = in_branch(&spec.at, &format!("{}: {wrong}", spec.kind.name));
+    OpenFailure { failure: Failure { exit, reason }, errno: Errno::IO, is_directory: false }
+}
+
+/// Fails if the layer must not lie above `branch`.
+fn check_above(spec: &LayerSpec, branch: &dyn Layer) -> Result<(), OpenFailure> {
+    spec.kind.check_above(branch.properties()).map_err(|wrong| refused(spec, Exit::Usage, &wrong))
+}
+
+/// Returns a branch that the layer `above` opens on demand. If the stack turns out to be invalid,
+/// the error is stored in `wrong`.
+fn reopened(
+    above: &LayerSpec,
+    (mode, tree): (BranchMode, &Arc<Tree>),
+    opening: Opening,
+    wrong: &Arc<OnceLock<OpenFailure>>,
+) -> Reopened {
+    let (name, tree, wrong, above) = (tree.name(), Arc::clone(tree), Arc::clone(wrong), above.clone());
     let open = move || {
         // Such a branch is never written.
-        tree.open(&opening, &mut Collected::default()).map_err(|refused| {
+        let opened = tree.open(&opening, &mut Collected::default());
+        opened.and_then(|layer| check_above(&above, &*layer).map(|()| layer)).map_err(|refused| {
             if refused.failure.exit == Exit::Usage {
                 let _first = wrong.set(refused);
                 return Errno::INVAL;
@@ -716,7 +735,8 @@ mod tests {
         let opening = Opening { leaf_options: LeafOptions::of(&Options::default()), situation };
         let wrong = Arc::default();
         let branches = &tree.fan_out().unwrap().branches;
-        let [missing, present] = [0, 1].map(|i| reopened(branches[i].0, &branches[i].1, opening, &wrong));
+        let above = &tree.fan_out().unwrap().layer.spec;
+        let [missing, present] = [0, 1].map(|i| reopened(above, (branches[i].0, &branches[i].1), opening, &wrong));
         assert_eq!(((missing.lower)().map(|_| ()), wrong.get().is_none()), (Err(Errno::NOENT), true));
         for lookups in 1..=3 {
             let layer = (present.lower)().unwrap();

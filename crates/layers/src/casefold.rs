@@ -11,7 +11,7 @@ pub const LAYER: LayerType = LayerType {
     about: "case-insensitive lookups; names are stored as created",
     options: &[],
     build: Build::Over(&|lower, _settings| Template::over(lower).names(CaseFold).build()),
-    traits: Traits::NONE,
+    traits: Traits { keeps_callers_apart: true, ..Traits::NONE },
 };
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ pub const LAYER: LayerType = LayerType {
     about: "stores names encoded with ROT13",
     options: &[],
     build: Build::Over(&|lower, _settings| Template::over(lower).names(Rot13).build()),
-    traits: Traits::NONE,
+    traits: Traits { keeps_callers_apart: true, ..Traits::NONE },
 };
 
 #[derive(Debug)]

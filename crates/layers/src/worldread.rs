@@ -11,7 +11,7 @@ pub const LAYER: LayerType = LayerType {
     about: "makes files and directories world-readable",
     options: &[],
     build: Build::Over(&|lower, _settings| Template::over(lower).attributes(WorldRead).build()),
-    traits: Traits::NONE,
+    traits: Traits { keeps_callers_apart: true, ..Traits::NONE },
 };
 
 #[derive(Debug)]

@@ -29,7 +29,7 @@ pub const LAYER: LayerType = LayerType {
         let stream = key.iter().copied().cycle().take(block).collect();
         Template::over(lower).data(Xor { stream }).build()
     }),
-    traits: Traits::NONE,
+    traits: Traits { keeps_callers_apart: true, ..Traits::NONE },
 };
 
 #[derive(Debug)]

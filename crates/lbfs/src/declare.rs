@@ -27,7 +27,12 @@ pub const LAYER: LayerType = LayerType {
         live: false,
         make: Make::Reopened(&make),
     }),
-    traits: Traits { needs: |settings| read(settings).map(|_| Needs::NONE), once: true, manual: Some(&MANUAL) },
+    traits: Traits {
+        needs: |settings| read(settings).map(|_| Needs::NONE),
+        once: true,
+        manual: Some(&MANUAL),
+        ..Traits::NONE
+    },
 };
 
 const OPTIONS: &[OptionSpec] = &[

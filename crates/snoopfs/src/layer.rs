@@ -38,7 +38,11 @@ pub const LAYER: LayerType = LayerType {
         },
     ],
     build: Build::Over(&build),
-    traits: Traits { needs: |_| Ok(Needs { warns: Some("/var/log/snoopfs.log"), ..Needs::NONE }), ..Traits::NONE },
+    traits: Traits {
+        needs: |_| Ok(Needs { warns: Some("/var/log/snoopfs.log"), ..Needs::NONE }),
+        keeps_callers_apart: true,
+        ..Traits::NONE
+    },
 };
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
-use vnode::Layer;
+use vnode::{Layer, Properties};
 
 /// A type of layer, built over the layer below it or over any number of branches.
 ///
@@ -69,13 +69,17 @@ pub struct Traits {
     pub needs: fn(&Settings) -> Result<Needs, String>,
     /// Whether to refuse mounting the same directories twice at one mount point.
     pub once: bool,
+    /// Whether it uses nothing that one caller obtained from below for another caller: no open
+    /// file, no name, no content. Each operation reaches the layer below in the name of its caller.
+    /// Only such a layer may lie above one that answers each caller differently.
+    pub keeps_callers_apart: bool,
     /// The text of its manual page; `None` to generate it from the declaration.
     pub manual: Option<&'static Manual>,
 }
 
 impl Traits {
     /// A layer without special properties.
-    pub const NONE: Self = Self { needs: |_| Ok(Needs::NONE), once: false, manual: None };
+    pub const NONE: Self = Self { needs: |_| Ok(Needs::NONE), once: false, keeps_callers_apart: false, manual: None };
 }
 
 /// Requirements of a layer on the mount.
@@ -235,11 +239,26 @@ impl Made {
 }
 
 impl LayerType {
+    /// Fails if the layer must not lie above one with these properties.
+    ///
+    /// # Errors
+    /// A sentence for the mounting user.
+    pub fn check_above(&self, below: Properties) -> Result<(), String> {
+        if self.traits.keeps_callers_apart || !below.differs_by_caller() {
+            return Ok(());
+        }
+        Err("the layer below answers each caller differently, but this layer shares files and names between callers; \
+             leave one of the two out, or give cryptfs key=mount"
+            .to_owned())
+    }
+
     /// Builds the layer over `lower`.
     ///
     /// # Errors
-    /// A sentence for the mounting user: an invalid option, or a layer over branches.
+    /// A sentence for the mounting user: an invalid option, a layer over branches, or the reason of
+    /// [`Self::check_above`].
     pub fn over(&self, lower: Arc<dyn Layer>, settings: &Settings) -> Result<Arc<dyn Layer>, String> {
+        self.check_above(lower.properties())?;
         match self.build {
             Build::Over(build) => build(lower, settings),
             Build::Branches(of) => {

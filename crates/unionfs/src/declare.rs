@@ -20,7 +20,7 @@ pub const LAYER: LayerType = LayerType {
     about: "merges directories, read-only and read-write ones, into one tree that can be written",
     options: OPTIONS,
     build: Build::Branches(&BRANCHES),
-    traits: Traits { needs, once: true, manual: Some(&MANUAL) },
+    traits: Traits { needs, once: true, manual: Some(&MANUAL), ..Traits::NONE },
 };
 
 /// How long a change of the branches waits until the kernel has dropped what it cached.

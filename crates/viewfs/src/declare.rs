@@ -31,7 +31,12 @@ pub const LAYER: LayerType = LayerType {
         live: false,
         make: Make::Opened(&make),
     }),
-    traits: Traits { needs: |settings| Words::read(settings).map(|_| Needs::NONE), once: true, manual: Some(&MANUAL) },
+    traits: Traits {
+        needs: |settings| Words::read(settings).map(|_| Needs::NONE),
+        once: true,
+        keeps_callers_apart: true,
+        manual: Some(&MANUAL),
+    },
 };
 
 const RW: BranchMode = BranchMode { name: "rw", access: Access::ReadWrite };

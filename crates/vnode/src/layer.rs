@@ -41,6 +41,12 @@ pub struct Properties {
 }
 
 impl Properties {
+    /// Whether what one caller obtained must not be used for another.
+    #[must_use]
+    pub const fn differs_by_caller(self) -> bool {
+        self.varies_by_caller || self.attributes_vary_by_caller || self.data_varies_by_caller
+    }
+
     /// Returns the properties of a combination of two layers: every property that either has, but
     /// [`Self::read_only`] only if both have it.
     #[must_use]

@@ -9,7 +9,7 @@ pub const LAYER: LayerType = LayerType {
     about: "adds nothing: the null layer, which every layer begins with",
     options: &[],
     build: Build::Over(&|lower, _settings| Ok(WrapFs::new(lower))),
-    traits: Traits { manual: Some(&MANUAL), ..Traits::NONE },
+    traits: Traits { keeps_callers_apart: true, manual: Some(&MANUAL), ..Traits::NONE },
 };
 
 const MANUAL: Manual = Manual {

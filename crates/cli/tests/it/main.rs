@@ -1,6 +1,7 @@
 //! The integration tests of `cli`: one program, so that they are linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod callers;
 mod changes;
 mod common;
 mod crypt;

@@ -103,6 +103,11 @@ impl Core {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
+    /// Whether different callers see different names or files.
+    pub(crate) fn differs_by_caller(&self) -> bool {
+        self.varies_by_caller || self.lower.properties().differs_by_caller()
+    }
+
     /// Returns the known paths of objects, if the layer needs them.
     pub(crate) fn paths(&self) -> Option<&Paths> {
         self.records.as_ref()?.paths()

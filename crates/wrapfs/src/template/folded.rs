@@ -227,7 +227,10 @@ impl TemplateVnode {
         failed?;
         listing.trusted_for = TRUST_TIME.max(listing.listed.elapsed() * TRUST_FACTOR);
         let found = listing.find(folding);
-        self.core.folded.known.lock().keep(id, listing);
+        // The listing of one caller says nothing about the names that another one sees.
+        if !self.core.differs_by_caller() {
+            self.core.folded.known.lock().keep(id, listing);
+        }
         Ok(if let Cached::Stored(stored) = found { Some(stored) } else { None })
     }
 

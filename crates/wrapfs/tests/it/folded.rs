@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::memory;
-use conformance::fixture::{ROOT, name, names};
+use conformance::fixture::{ROOT, name, names, user};
 use memfs::{Count, Dump, Fault, Faults, MemFs, Op, Plan};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -49,6 +49,32 @@ fn content(dir: &Arc<dyn Vnode>, at: &str) -> Option<String> {
 
 fn rename(dir: &Arc<dyn Vnode>, old: &str, new: &str) -> Result<()> {
     dir.rename(&ROOT, name(old), dir, name(new), RenameFlags::default())
+}
+
+/// Shows names that begin with `s` to root only.
+#[derive(Debug)]
+struct Secrets;
+
+impl Names for Secrets {
+    fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(name.to_vec())
+    }
+    fn decode_filename(&self, cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
+        if cx.caller() != 0 && name.starts_with(b"S") { Err(Errno::INVAL) } else { Ok(name.to_vec()) }
+    }
+}
+
+/// What one caller sees in a directory says nothing about another one.
+#[test]
+fn a_listing_is_not_shared_between_callers_that_see_different_names() {
+    let lower = Template::over(MemFs::new()).names(Secrets).varies_by_caller().build().unwrap();
+    let root = folding(lower).root();
+    make(&root, "Secret", "text").unwrap();
+    let stranger = user(7, 7, 0);
+    for _ in 0..2 {
+        assert!(root.lookup(&stranger, name("secret")).unwrap().is_none());
+        assert!(root.lookup(&ROOT, name("secret")).unwrap().is_some());
+    }
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! Every layer above every layer that answers each caller differently: no caller gets what only
+//! another one may have.
+
+use cli::registry;
+use core::sync::atomic::AtomicBool;
+use cryptformat::{Config, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
+use cryptfs::{ADD, AddRequest, DELETE, KeyHost, KeySource, Leader, Secret, WatchedLeader};
+use memfs::{MemFs, MemOptions};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use strata_tests::Sandbox;
+use testkit::outcome;
+use vnode::{Call, Cx, Errno, Layer, Name, OpenFile, OpenFlags, Processes, Result, SetAttr, Vnode, XattrFlags};
+use wrapfs::{Build, LayerType, Settings};
+
+const PASSPHRASE: &[u8] = b"at least sixteen characters";
+
+/// Every process is alone in the session of its ID.
+#[derive(Debug)]
+struct Alone;
+
+impl Processes for Alone {
+    fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
+        None
+    }
+
+    fn umask(&self, _pid: u32) -> Option<u32> {
+        None
+    }
+
+    fn session(&self, pid: u32) -> Option<(u32, u64)> {
+        (pid != 0).then_some((pid, 0))
+    }
+
+    fn executable(&self, _pid: u32) -> Option<PathBuf> {
+        None
+    }
+
+    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// A host whose sessions never end.
+#[derive(Debug)]
+struct Host;
+
+impl KeyHost for Host {
+    fn passphrase(&self, _source: &KeySource) -> core::result::Result<Secret, String> {
+        Err("not asked".to_owned())
+    }
+
+    fn config(&self, _path: &Path) -> core::result::Result<Vec<u8>, String> {
+        Err("not read".to_owned())
+    }
+
+    fn leader(&self, _session: u32, _thorough: bool) -> Leader {
+        Leader::Started(5)
+    }
+
+    fn watch(&self, _session: u32) -> Option<Box<dyn WatchedLeader>> {
+        None
+    }
+
+    fn protect_memory(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Calls `act` as root in this session.
+fn within<T>(session: u32, act: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::new(&Alone);
+    act(&Cx::new(0, 0, session, 0, true, &NEVER).with_call(&call))
+}
+
+fn name(bytes: &str) -> Name<'_> {
+    Name::new(bytes.as_bytes()).unwrap()
+}
+
+/// Returns the configuration of a volume.
+fn configuration() -> Vec<u8> {
+    let kdf = Kdf::Scrypt(Scrypt { log_n: 10, ..Scrypt::default() });
+    let passphrase = Passphrase { bytes: PASSPHRASE, kdf, label: "" };
+    let new = NewVolume { creator: "test", flags: Flags::default(), passphrase };
+    Config::create(&new, Limits::default()).unwrap().0.to_json().unwrap()
+}
+
+/// Returns an empty volume with a key per session, over memory.
+fn keyed() -> Arc<dyn Layer> {
+    let _set_before = cryptfs::set_host(Arc::new(Host));
+    let lower = MemFs::new();
+    let own = Cx::internal(0, 0);
+    let (_, file) = lower.root().create(&own, name("gocryptfs.conf"), 0o400, OpenFlags::RDWR).unwrap();
+    file.write(&own, &configuration(), 0).unwrap();
+    registry::find("cryptfs").unwrap().over(lower, &Settings::new()).unwrap()
+}
+
+fn add(top: &Arc<dyn Layer>, session: u32) {
+    let request = AddRequest { passphrase: PASSPHRASE.to_vec().into(), ..AddRequest::default() };
+    within(session, |cx| top.root().control(cx, ADD.name, &request.encode())).unwrap();
+}
+
+fn read(file: &dyn OpenFile, session: u32) -> Result<Vec<u8>> {
+    let mut out = [0; 16];
+    within(session, |cx| file.read(cx, &mut out, 0)).map(|len| out[..len].to_vec())
+}
+
+fn errno<T>(result: Result<T>) -> Errno {
+    result.map(|_| ()).expect_err("it succeeded")
+}
+
+const HOLDER: u32 = 100;
+const OTHER: u32 = 200;
+const STRANGER: u32 = 300;
+
+/// A session without a key gets nothing of a file that another one has open, and a session keeps
+/// its files when another one loses its key.
+fn check_callers(top: &Arc<dyn Layer>) {
+    add(top, HOLDER);
+    let root = top.root();
+    let (entry, file) = within(HOLDER, |cx| root.create(cx, name("Secret"), 0o666, OpenFlags::RDWR)).unwrap();
+    let vnode: Arc<dyn Vnode> = entry.vnode;
+    within(HOLDER, |cx| file.write(cx, b"hello", 0)).unwrap();
+    within(HOLDER, |cx| vnode.setxattr(cx, b"user.a", b"value", XattrFlags::default())).unwrap();
+    within(HOLDER, |cx| root.lookup(cx, name("secret"))).unwrap();
+    within(STRANGER, |cx| {
+        for flags in [OpenFlags::RDONLY, OpenFlags::WRONLY, OpenFlags::RDWR, OpenFlags::WRONLY.with_trunc()] {
+            assert_eq!(errno(vnode.open(cx, flags)), Errno::NOKEY, "{flags:?}");
+        }
+        for size in [0, 1, 9] {
+            let cut = SetAttr { size: Some(size), ..SetAttr::default() };
+            assert_eq!(errno(vnode.setattr(cx, &cut, None)), Errno::NOKEY, "{size}");
+        }
+        for spelling in ["Secret", "secret", "missing"] {
+            assert_eq!(errno(root.lookup(cx, name(spelling))), Errno::NOKEY, "{spelling}");
+        }
+        assert_eq!(errno(root.readdir(cx, 0, &mut |_| true)), Errno::NOKEY);
+        assert_eq!(errno(root.create(cx, name("new"), 0o644, OpenFlags::RDWR)), Errno::NOKEY);
+        assert_eq!(errno(root.unlink(cx, name("Secret"))), Errno::NOKEY);
+        assert_eq!(errno(vnode.getxattr(cx, b"user.a", &mut [0; 16])), Errno::NOKEY);
+    });
+    assert_eq!(read(&*file, HOLDER), Ok(b"hello".to_vec()));
+    add(top, OTHER);
+    let other = within(OTHER, |cx| vnode.open(cx, OpenFlags::RDWR)).unwrap();
+    assert_eq!(within(HOLDER, |cx| root.control(cx, DELETE.name, b"")).unwrap(), b"1");
+    assert_eq!(read(&*file, HOLDER), Err(Errno::NOKEY));
+    assert_eq!(read(&*other, OTHER), Ok(b"hello".to_vec()));
+    assert_eq!(within(OTHER, |cx| other.write(cx, b"J", 0)), Ok(1));
+    assert_eq!(read(&*other, OTHER), Ok(b"Jello".to_vec()));
+}
+
+/// Returns the layer above `lower`, which is its only branch if it has branches.
+fn above(kind: &LayerType, lower: Arc<dyn Layer>) -> core::result::Result<Arc<dyn Layer>, String> {
+    let Some(branches) = kind.branches() else { return kind.over(lower, &Settings::new()) };
+    kind.check_above(lower.properties())?;
+    let stack::Make::Opened(make) = branches.make else { return Err("not opened at once".to_owned()) };
+    let mut settings = Settings::new();
+    if kind.name == "viewfs" {
+        // The sessions of this test are no processes.
+        settings.insert("unknown", b"1");
+    }
+    let situation = stack::Situation { passthrough: None, may_chown: true, cache: None };
+    let branch = stack::Branch { name: "/below".into(), mode: (branches.unmarked)(0, false), lower };
+    make(vec![branch], &settings, &situation).map(|made| made.layer)
+}
+
+#[test]
+fn no_layer_shares_files_between_the_callers_of_a_layer_below() {
+    let varying = MemFs::with(MemOptions { varies_by_caller: true, ..MemOptions::default() }, &memfs::Faults::new());
+    let (mut apart, mut sharing) = (HashSet::new(), HashSet::new());
+    for kind in registry::types() {
+        let name = kind.name;
+        if !kind.traits.keeps_callers_apart {
+            sharing.insert(name);
+            for lower in [keyed(), Arc::clone(&varying) as Arc<dyn Layer>] {
+                let refused = above(kind, lower).expect_err(name);
+                assert!(refused.starts_with("the layer below answers each caller differently"), "{name}: {refused}");
+            }
+            continue;
+        }
+        apart.insert(name);
+        eprintln!("{name} over cryptfs");
+        check_callers(&above(kind, keyed()).unwrap());
+        // What it declares of itself holds for the layers above it, too.
+        let top = above(kind, keyed()).unwrap();
+        assert!(top.properties().varies_by_caller, "{name}");
+        for next in registry::types() {
+            match (next.traits.keeps_callers_apart, above(next, Arc::clone(&top))) {
+                (false, Err(_)) => {}
+                (true, Ok(_)) => {
+                    eprintln!("{} over {name} over cryptfs", next.name);
+                    check_callers(&above(next, above(kind, keyed()).unwrap()).unwrap());
+                }
+                (_, made) => panic!("{} over {name}: {:?}", next.name, made.map(|_| ())),
+            }
+        }
+    }
+    let names = |names: &[&'static str]| names.iter().copied().collect::<HashSet<_>>();
+    assert_eq!(apart, names(&["wrapfs", "rot13", "xor", "worldread", "casefold", "snoopfs", "viewfs"]));
+    assert_eq!(sharing, names(&["unionfs", "lbfs", "zstd", "usenetfs", "versionfs", "cryptfs"]));
+    // All of them can lie above a layer that answers all callers alike.
+    for kind in registry::types() {
+        assert_eq!(kind.check_above(MemFs::new().properties()), Ok(()), "{}", kind.name);
+        assert!(matches!(kind.build, Build::Over(_)) || kind.branches().is_some());
+    }
+}
+
+/// The rule also holds for branches, also those that are opened late.
+#[test]
+fn a_mount_names_the_layer_that_must_not_lie_above() {
+    let sandbox = Sandbox::new();
+    let (volume, at) = (sandbox.dir("volume"), sandbox.dir("at"));
+    std::fs::write(volume.join("gocryptfs.conf"), configuration()).unwrap();
+    let (volume, at) = (volume.display(), at.to_str().unwrap());
+    for (stack, part) in [
+        (format!("zstd / cryptfs / {volume}"), "zstd"),
+        (format!("zstd / rot13 / cryptfs / {volume}"), "zstd"),
+        (format!("rot13 / unionfs,dirs=[cryptfs / {volume}]=rw"), "unionfs"),
+        (format!("lbfs,dirs=[cryptfs / {volume}]"), "lbfs"),
+        (format!("unionfs,dirs=[zstd / cryptfs / {volume}]=ro"), "zstd"),
+    ] {
+        let outcome = outcome(Command::new(env!("CARGO_BIN_EXE_strata")).args(["mount", &stack, at]));
+        assert_eq!(outcome.code, 1, "{stack}: {}", outcome.err);
+        assert!(
+            outcome.err.contains(&format!("{part}: the layer below answers each caller differently")),
+            "{}",
+            outcome.err
+        );
+    }
+}
