@@ -37,6 +37,15 @@ pub enum Fault {
     /// The operation and every later one on all file systems of the plan fail with `EIO` and change
     /// nothing.
     Crash,
+    /// A write, if it is the chosen operation, writes its data up to the end of this many pages,
+    /// and returns that number of bytes; the next write fails with this errno. Another operation
+    /// fails with it. Later operations work.
+    ShortWrite {
+        /// Number of pages, of 4 KiB, that the write still writes to.
+        pages: u64,
+        /// Why the rest can't be written.
+        errno: Errno,
+    },
     /// As [`Self::Crash`], but a write, if it is the chosen operation, first writes its data up to
     /// the end of this many pages: as when the writing process is killed.
     CrashInWrite {
@@ -94,6 +103,8 @@ struct State {
     crashed: bool,
     /// How many pages the operation under way may still write to.
     last_pages: Option<u64>,
+    /// The error of the next write.
+    next_write: Option<Errno>,
     log: Option<Vec<Op>>,
 }
 
@@ -236,6 +247,11 @@ impl Faults {
             (hook.call)();
             state = self.state();
         }
+        if op == Op::Write
+            && let Some(errno) = state.next_write.take()
+        {
+            return Err(errno);
+        }
         let Some(plan) = state.plan.filter(|plan| plan.count.includes(op)) else { return Ok(()) };
         state.counted += 1;
         if state.counted < plan.at {
@@ -246,7 +262,15 @@ impl Faults {
                 state.fired = true;
                 Err(errno)
             }
-            Fault::Error(_) => Ok(()),
+            Fault::ShortWrite { pages, errno } if state.counted == plan.at => {
+                state.fired = true;
+                if op != Op::Write {
+                    return Err(errno);
+                }
+                (state.last_pages, state.next_write) = (Some(pages), Some(errno));
+                Ok(())
+            }
+            Fault::Error(_) | Fault::ShortWrite { .. } => Ok(()),
             Fault::Errors(errno) => {
                 state.fired = true;
                 Err(errno)

@@ -77,7 +77,7 @@ impl MemFile {
         if len > 0 {
             data_changed(inode, now);
         }
-        if last_pages.is_some() { Err(Errno::IO) } else { Ok(len) }
+        if self.vnode.fs.faults.crashed() { Err(Errno::IO) } else { Ok(len) }
     }
 }
 

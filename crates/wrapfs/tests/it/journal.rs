@@ -163,8 +163,10 @@ fn a_power_failure_leaves_old_or_new_blocks_of_a_durable_journal() {
 /// Also errors of the journal, and of clearing it.
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
-    let (start, old) = prepared(100);
-    fail_everywhere(&|below| journaled(below, 100), 100, (&start, &old));
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        fail_everywhere(&|below| journaled(below, plain), plain, (&start, &old));
+    }
 }
 
 #[test]

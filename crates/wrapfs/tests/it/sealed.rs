@@ -146,8 +146,10 @@ fn a_power_failure_leaves_a_sealed_file_readable_with_a_durable_journal() {
 
 #[test]
 fn a_failure_at_any_step_changes_all_or_nothing() {
-    let (start, old) = prepared(100);
-    fail_everywhere(&|below| sealed(below, 100), 100, (&start, &old));
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        fail_everywhere(&|below| sealed(below, plain), plain, (&start, &old));
+    }
 }
 
 /// If a change can't be made durable, it fails, and the file is as before or as after it.

@@ -3,10 +3,7 @@ use super::super::parallel;
 use super::file::{FormatFile, Undo};
 use super::protect::{Change, Stored};
 use std::sync::Arc;
-use vnode::{Cx, Errno, Result, Whence};
-
-/// `fallocate` mode: punch a hole and keep the size.
-const PUNCH: u32 = 2 | 1;
+use vnode::{Cx, Errno, Result};
 
 /// The first or last block of a write, if it is only partly overwritten.
 struct Edge {
@@ -156,12 +153,13 @@ impl<'f> FormatFile<'f> {
                     return self.write_sealed(cx, sealed, number, &mut stored, &known);
                 }
                 let start = self.layout().start_of(number);
+                let old = self.overwritten(cx, (start, stored.len()), now)?;
                 let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
                 let recorded = self.record(cx, &plan.header, &change, &mut stored)?;
                 let (len, why) = self.write_below(cx, &stored, start);
-                let why = why.inspect_err(|&errno| {
-                    number += self.repair_short_write(cx, plan, number, len as u64, errno);
-                });
+                if why.is_err() {
+                    number += self.repair_short_write(cx, (number, len as u64), &old, now);
+                }
                 now = change.after;
                 why.and(self.finish(cx, recorded))
             });
@@ -187,41 +185,36 @@ impl<'f> FormatFile<'f> {
         Ok(stored)
     }
 
-    /// Repairs a short write, of which the layer below accepted only `len` bytes from block
-    /// `first`. A partly written block is restored if its old content is known. Returns the number
-    /// of whole blocks written.
-    fn repair_short_write(&self, cx: &Cx<'_>, plan: &Plan<'_>, first: u64, len: u64, errno: Errno) -> u64 {
-        let whole = len / self.layout().stored();
-        if len.is_multiple_of(self.layout().stored()) {
-            return whole;
+    /// Returns the stored bytes that a write of `len` bytes at `start` overwrites in a file of
+    /// `now` stored bytes.
+    fn overwritten(&self, cx: &Cx<'_>, (start, len): (u64, usize), now: u64) -> Result<Scratch> {
+        let mut old = Scratch::take(now.saturating_sub(start).min(len as u64) as usize);
+        if self.read_below(cx, &mut old, start)? != old.len() {
+            tracing::warn!(inode = self.vnode.id(), "the length of the file was changed below while it was in use");
+            return Err(Errno::IO);
         }
-        let torn = first + whole;
-        let start = self.layout().start_of(torn);
-        let old = plan.edges.iter().flatten().find(|edge| edge.number == torn).map_or(&[][..], |edge| &*edge.old);
-        let part = len % self.layout().stored();
-        let mended = if start >= plan.stored || plan.size == 0 {
-            self.set_size_below(cx, start)
-        } else if old.is_empty() && self.is_hole_below(cx, start + part) {
-            // Only a block that was a hole contains one.
-            self.file.fallocate(cx, PUNCH, start, part)
-        } else if old.is_empty() {
-            Err(errno)
-        } else {
-            let end = start + old.len() as u64;
-            let restored = self.write_below(cx, old, start).1;
-            if end == plan.stored { restored.and_then(|()| self.set_size_below(cx, end)) } else { restored }
-        };
-        if let Err(errno) = mended {
-            let (inode, plain) = (self.vnode.id(), self.layout().plain());
-            tracing::error!(%errno, inode, "block of {plain} bytes at offset {} damaged by a partial write", torn * plain);
-        }
-        whole
+        Ok(old)
     }
 
-    fn is_hole_below(&self, cx: &Cx<'_>, at: u64) -> bool {
-        match self.file.seek(cx, at, Whence::Data) {
-            Ok(data) => data > at,
-            Err(errno) => errno == Errno::NXIO,
+    /// Repairs a short write, of which the layer below accepted only `len` bytes from block `first`
+    /// on: a partly written block gets back its bytes in `old`, which begins at block `first`. The
+    /// layer below has space for them, since it accepted others. Returns the number of whole blocks
+    /// written to the file, which had `now` stored bytes.
+    fn repair_short_write(&self, cx: &Cx<'_>, (first, len): (u64, u64), old: &[u8], now: u64) -> u64 {
+        let whole = len / self.layout().stored();
+        let (torn, written) = ((whole * self.layout().stored()) as usize, len as usize);
+        if torn == written {
+            return whole;
         }
+        let (start, end) = (self.layout().start_of(first + whole), self.layout().start_of(first) + len);
+        let kept = old.get(torn..written.min(old.len())).unwrap_or_default();
+        let mended = self.write_below(cx, kept, start).1;
+        let mended = if end > now { mended.and(self.set_size_below(cx, now.max(start))) } else { mended };
+        if let Err(errno) = mended {
+            let (inode, plain) = (self.vnode.id(), self.layout().plain());
+            let offset = (first + whole) * plain;
+            tracing::error!(%errno, inode, "block of {plain} bytes at offset {offset} damaged by a partial write");
+        }
+        whole
     }
 }

@@ -6,7 +6,7 @@ use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
 use wrapfs::vnode::{Errno, Layer, MAY_BLOCK};
 
-/// Mounts a layer with a journal.
+/// Mounts a layer with a format.
 pub(crate) type Mount<'a> = &'a dyn Fn(Arc<MemFs>) -> Arc<dyn Layer>;
 
 /// Checks that each block is an old or a new one, or zeros between the two sizes.
@@ -60,13 +60,17 @@ pub(crate) fn crash_everywhere(
 
 /// Fails at every step of every change. The file is then as before, or as after a short write.
 pub(crate) fn fail_everywhere(mount: Mount<'_>, plain: u64, (start, old): (&Arc<MemFs>, &[u8])) {
+    let errors = [
+        (Count::All, Fault::Error(Errno::IO)),
+        (Count::Changes, Fault::Error(Errno::NOSPC)),
+        (Count::All, Fault::Error(MAY_BLOCK)),
+    ];
+    // Only blocks larger than a page can be written partly.
+    let short = [1, 2, 3, 6].map(|pages| (Count::Changes, Fault::ShortWrite { pages, errno: Errno::NOSPC }));
+    let faults: &[(Count, Fault)] = if plain > 4096 { &short } else { &errors };
     let mut runs = 0;
     for change in changes(plain) {
-        for (count, fault) in [
-            (Count::All, Fault::Error(Errno::IO)),
-            (Count::Changes, Fault::Error(Errno::NOSPC)),
-            (Count::All, Fault::Error(MAY_BLOCK)),
-        ] {
+        for &(count, fault) in faults {
             for at in 1.. {
                 let below = start.fork(&Faults::new());
                 let mounted = mount(below.clone());
@@ -96,7 +100,7 @@ pub(crate) fn fail_everywhere(mount: Mount<'_>, plain: u64, (start, old): (&Arc<
             }
         }
     }
-    assert!(runs > 300, "{runs}");
+    assert!(runs > 150, "{runs}");
 }
 
 /// Writes to a full disk: each write fails or is short, and the file has what was written.
@@ -107,7 +111,7 @@ pub(crate) fn fill_the_disk(mount: Mount<'_>) {
         let (vnode, file) = open(&mounted);
         let used = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().attr.blocks * 512;
         below.set_space(used + extra * 4096);
-        for (offset, len) in [(8192, 9000), (60_000, 30_000), (1, 40_000), (52_000, 5000)] {
+        for (offset, len) in [(8192, 9000), (60_000, 30_000), (1, 40_000), (52_000, 5000), (0, 90_000)] {
             let data = vec![extra as u8 + 20; len];
             match file.write(&ROOT, &data, offset) {
                 Ok(n) => Change::Write(offset, data).apply_to(&mut bytes, Some(n)),

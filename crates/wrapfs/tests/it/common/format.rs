@@ -1,6 +1,7 @@
 //! A format with checksums, and changes of a file.
 
 use conformance::fixture::{ROOT, name};
+use core::fmt;
 use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,13 +86,25 @@ pub(crate) fn read_all(vnode: &dyn Vnode, file: &dyn OpenFile) -> Result<Vec<u8>
 }
 
 /// A change, and its effect on bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Change {
     Write(u64, Vec<u8>),
     Append(Vec<u8>),
     Truncate(u64),
     Zero(u32, u64, u64),
     Allocate(u32, u64, u64),
+}
+
+impl fmt::Debug for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write(offset, data) => write!(f, "Write({offset}, {} bytes)", data.len()),
+            Self::Append(data) => write!(f, "Append({} bytes)", data.len()),
+            Self::Truncate(size) => write!(f, "Truncate({size})"),
+            Self::Zero(mode, offset, len) => write!(f, "Zero({mode}, {offset}, {len})"),
+            Self::Allocate(mode, offset, len) => write!(f, "Allocate({mode}, {offset}, {len})"),
+        }
+    }
 }
 
 impl Change {
