@@ -3,7 +3,7 @@ use super::super::guard::guard;
 use super::super::journal::{Journal, Recorded};
 use super::super::lower_io::{read_full, set_size, write_full};
 use super::coding::At;
-use super::protect::Change;
+use super::protect::{Change, Headers};
 use super::sealed_write::SealedHeader;
 use super::{FormatInode, Formatted};
 use crate::hooks::{Layout, Object, Seal, State};
@@ -152,10 +152,20 @@ impl<'f> FormatFile<'f> {
         let mut stored = self.buffer(self.stored_len(plain.len()));
         self.encode(cx, (header, number), plain, &mut stored)?;
         let start = self.layout().start_of(number);
-        let change = Change::of_block(before, after, start, stored.len());
+        let change = Change::of_block(before, after, start, (old.len(), stored.len()));
         let seal = self.seal_with(cx, (header, number), &stored, seal)?;
-        let kept = self.begin_sealed(cx, undo, seal, change.len > 0)?;
-        undo.recorded = self.record(cx, kept.as_deref().unwrap_or(header), &change, &mut stored)?;
+        let sealed = self.begin_sealed(cx, undo, seal)?;
+        let headers = match &sealed {
+            None => Headers::unchanged(header),
+            Some([old, new]) => Headers { old, new, kept: if change.redoes() { new } else { old } },
+        };
+        undo.recorded = if after < before {
+            let mut kept = self.buffer(old.len());
+            kept.copy_from_slice(&old);
+            self.record(cx, &headers, &change, (&old, Some(&stored)), &mut kept)?
+        } else {
+            self.record(cx, &headers, &change, (&old, None), &mut stored)?
+        };
         undo.blocks.push((start, old));
         self.write_below(cx, &stored, start).1
     }
@@ -203,7 +213,14 @@ impl<'f> FormatFile<'f> {
         let mut bytes = self.buffer(old.len());
         bytes.copy_from_slice(old);
         let change = Change { before: now, after: stored, size: stored, offset: start, len: old.len() };
-        self.record(cx, header, &change, &mut bytes)
+        let mut present = Scratch::take(old.len());
+        let len = self.read_below(cx, &mut present, start)?;
+        present.shorten(len);
+        let mut present_header = Scratch::take(self.format.head());
+        let len = self.read_below(cx, &mut present_header, 0)?;
+        present_header.shorten(len);
+        let headers = Headers { old: &present_header, new: header, kept: header };
+        self.record(cx, &headers, &change, (&present, None), &mut bytes)
     }
 
     pub(super) fn read_below(&self, cx: &Cx<'_>, out: &mut [u8], offset: u64) -> Result<usize> {

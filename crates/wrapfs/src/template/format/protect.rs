@@ -1,12 +1,12 @@
 //! Changes of stored blocks that leave none of them torn: see [`super::super::journal`].
 
 use super::super::data::Scratch;
-use super::super::journal::{PREFIX, Record, Recorded, now};
+use super::super::journal::{PREFIX, Record, Recorded, Span, marks_of, most_marks};
 use super::file::FormatFile;
 use std::ops::{Deref, DerefMut};
 use vnode::{Cx, Errno, Result};
 
-/// Bytes to be stored, with room for a record of the journal before them.
+/// Bytes to be stored, with room for a record of the journal and its marks before them.
 pub(super) struct Stored {
     buffer: Scratch,
     room: usize,
@@ -40,10 +40,31 @@ pub(super) struct Change {
     pub(super) len: usize,
 }
 
+/// The header of a file whose blocks change. They are the same if the file is not sealed.
+#[derive(Clone, Copy)]
+pub(super) struct Headers<'a> {
+    /// Before and after the change.
+    pub(super) old: &'a [u8],
+    pub(super) new: &'a [u8],
+    /// The one to write if the change is interrupted.
+    pub(super) kept: &'a [u8],
+}
+
+impl<'a> Headers<'a> {
+    /// Returns those of a change that keeps the header.
+    pub(super) const fn unchanged(header: &'a [u8]) -> Self {
+        Self { old: header, new: header, kept: header }
+    }
+}
+
 impl Change {
-    /// Returns the change that writes one block of `len` bytes, and then sets the size to `after`.
-    pub(super) const fn of_block(before: u64, after: u64, offset: u64, len: usize) -> Self {
-        if offset < before {
+    /// Returns the change that writes one block of `len` bytes over `old` ones, and then sets the
+    /// size to `after`. One that shortens the file is taken back if it is interrupted: the bytes
+    /// that it cuts off may have been changed since by another program.
+    pub(super) const fn of_block(before: u64, after: u64, offset: u64, (old, len): (usize, usize)) -> Self {
+        if after < before {
+            Self { before, after, size: before, offset, len: old }
+        } else if offset < before {
             Self { before, after, size: after, offset, len }
         } else {
             Self { before, after, size: before, offset, len: 0 }
@@ -60,22 +81,33 @@ impl Change {
         let size = if old > 0 { before.max(offset + old) } else { before };
         Self { before, after, size, offset, len: old as usize }
     }
+
+    /// Whether recovery makes the whole change, and does not take it back.
+    pub(super) const fn redoes(&self) -> bool {
+        self.len > 0 && self.before <= self.after
+    }
 }
 
 impl<'f> FormatFile<'f> {
     /// Returns a buffer with arbitrary contents for this many stored bytes.
     pub(super) fn buffer(&self, len: usize) -> Stored {
-        let room = if self.format.journal.is_some() { PREFIX + self.format.head() } else { 0 };
+        let head = self.format.head();
+        let room = match self.format.journal {
+            Some(_) => PREFIX + most_marks(head as u64, len as u64, self.layout().stored()) + head,
+            None => 0,
+        };
         Stored { buffer: Scratch::take(room + len), room }
     }
 
     /// Records a change before it is made, if the layer has a journal. `stored` begins with the
-    /// bytes of the change. In a sealed file, `header` is the one that it has after recovery.
+    /// bytes to write if the change is interrupted. The change replaces the stored bytes `old` by
+    /// `new`, or by all of `stored` if that is `None`.
     pub(super) fn record(
         &self,
         cx: &Cx<'_>,
-        header: &[u8],
+        headers: &Headers<'_>,
         change: &Change,
+        (old, new): (&[u8], Option<&[u8]>),
         stored: &mut Stored,
     ) -> Result<Option<Recorded<'f>>> {
         let Some(journal) = &self.format.journal else { return Ok(None) };
@@ -85,22 +117,25 @@ impl<'f> FormatFile<'f> {
             // The record of an earlier step of the same operation would bring its header back.
             self.settle()?;
         }
-        if let Some(room) = stored.buffer.get_mut(PREFIX..PREFIX + head) {
-            room.copy_from_slice(header.get(..head).ok_or(Errno::IO)?);
-        }
+        let blocks = Span { offset, block: self.layout().stored(), old, new: new.unwrap_or(stored) };
+        let of_head = Span { offset: 0, block: head.max(1) as u64, old: headers.old, new: headers.new };
+        let marks = marks_of((head > 0).then_some(&of_head), &blocks);
         let record = Record {
             number: self.vnode.id(),
             generation: self.vnode.generation(),
-            header: journal.id_of(header),
+            header: journal.id_of(headers.kept),
             before,
             after,
             size,
             len: u32::try_from(head + len).unwrap_or(u32::MAX),
             head: u32::try_from(head).unwrap_or(u32::MAX),
             offset,
-            time: now(),
+            total: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
         };
-        journal.record(cx, &record, &mut stored.buffer).map(Some)
+        // The record lies directly before its data.
+        let room = stored.room.checked_sub(PREFIX + marks.len() + head).ok_or(Errno::IO)?;
+        let buffer = stored.buffer.get_mut(room..).unwrap_or_default();
+        journal.record(cx, &record, (&marks, headers.kept.get(..head).ok_or(Errno::IO)?), buffer).map(Some)
     }
 
     /// Ends a change, whether or not it has succeeded: the file has no torn blocks now.

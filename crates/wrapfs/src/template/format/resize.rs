@@ -26,6 +26,10 @@ impl<'f> FormatFile<'f> {
         let answer = made.and_then(|()| {
             self.record_size(cx, &mut undo, new)?;
             self.write_seal(cx, &mut undo)?;
+            if new < size {
+                // A shorter file is not looked at again after a power failure.
+                self.make_durable(cx, undo.recorded.as_ref())?;
+            }
             self.vnode.setattr(cx, &below, Some(self.file))
         });
         let Ok(attr) = answer else {

@@ -4,7 +4,7 @@ use super::super::data::Scratch;
 use super::super::guard::guard;
 use super::coding::At;
 use super::file::{FormatFile, Undo};
-use super::protect::{Change, Stored};
+use super::protect::{Change, Headers, Stored};
 use super::seal::add;
 use crate::hooks::{Seal, Sealed};
 use std::sync::Arc;
@@ -93,21 +93,20 @@ impl<'f> FormatFile<'f> {
     }
 
     /// Prepares the header for a change that makes `next` the seal, and keeps the old one. Returns
-    /// the header that recovery writes if it completes the change (`redo`) or takes it back.
+    /// the old and the new header.
     pub(super) fn begin_sealed(
         &self,
         cx: &Cx<'_>,
         undo: &mut Undo<'f>,
         next: Option<Seal>,
-        redo: bool,
-    ) -> Result<Option<Arc<[u8]>>> {
+    ) -> Result<Option<[Arc<[u8]>; 2]>> {
         let (Some(sealed), Some(next)) = (self.sealed(), next) else { return Ok(None) };
         let present = self.present(cx)?;
         let header = self.header_with(cx, sealed, &present.0, &next)?;
-        let kept = Arc::clone(if redo { &header } else { &present.0 });
+        let headers = [Arc::clone(&present.0), Arc::clone(&header)];
         undo.sealed.get_or_insert(present);
         undo.next = Some((header, next));
-        Ok(Some(kept))
+        Ok(Some(headers))
     }
 
     /// Adds the weight of a block that will be written to a seal.
@@ -155,9 +154,10 @@ impl<'f> FormatFile<'f> {
         if let (Some(sealed), Some(next)) = (self.sealed(), &mut next) {
             add(next, sealed.segments(), self.count(new).saturating_sub(1), 0);
         }
-        let kept = self.begin_sealed(cx, undo, next, true)?;
+        let Some([old, new]) = self.begin_sealed(cx, undo, next)? else { return Ok(()) };
         let change = Change { before, after, size: after, offset: self.layout().header(), len: 0 };
-        undo.recorded = self.record(cx, kept.as_deref().unwrap_or(&header), &change, &mut self.buffer(0))?;
+        let headers = Headers { old: &old, new: &new, kept: &new };
+        undo.recorded = self.record(cx, &headers, &change, (&[], None), &mut self.buffer(0))?;
         Ok(())
     }
 
@@ -192,7 +192,9 @@ impl<'f> FormatFile<'f> {
         }
         let new_header = self.header_with(cx, sealed, &header, &next)?;
         let change = Change::of_blocks(now, start, len, layout.stored());
-        let recorded = self.record(cx, if change.len > 0 { &new_header } else { &header }, &change, stored)?;
+        let kept = if change.redoes() { &new_header } else { &header };
+        let headers = Headers { old: &header, new: &new_header, kept };
+        let recorded = self.record(cx, &headers, &change, (&old, None), stored)?;
         let (len, blocks) = self.write_below(cx, stored, start);
         let written = blocks.and_then(|()| self.write_below(cx, &new_header, 0).1);
         // A write that can't be made durable is taken back, too: the caller takes back its size.

@@ -1,7 +1,7 @@
 use super::super::data::{Scratch, blocking};
 use super::super::parallel;
 use super::file::{FormatFile, Undo};
-use super::protect::{Change, Stored};
+use super::protect::{Change, Headers, Stored};
 use std::sync::Arc;
 use vnode::{Cx, Errno, Result};
 
@@ -155,7 +155,8 @@ impl<'f> FormatFile<'f> {
                 let start = self.layout().start_of(number);
                 let old = self.overwritten(cx, (start, stored.len()), now)?;
                 let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
-                let recorded = self.record(cx, &plan.header, &change, &mut stored)?;
+                let recorded =
+                    self.record(cx, &Headers::unchanged(&plan.header), &change, (&old, None), &mut stored)?;
                 let (len, why) = self.write_below(cx, &stored, start);
                 if why.is_err() {
                     number += self.repair_short_write(cx, (number, len as u64), &old, now);

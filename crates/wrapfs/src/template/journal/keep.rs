@@ -2,7 +2,7 @@
 
 use super::super::core::Core;
 use super::super::unchanged::UnchangedNames;
-use super::Journal;
+use super::{Journal, most_marks};
 use crate::hooks::Journal as Setting;
 use std::sync::Arc;
 use vnode::Name;
@@ -22,7 +22,8 @@ impl Core {
         if self.read_only || self.lower.properties().read_only {
             return Ok(());
         }
-        let most = format.head() as u64 + format.chunk() * format.layout.stored();
+        let (head, blocks) = (format.head() as u64, format.chunk() * format.layout.stored());
+        let most = most_marks(head, blocks, format.layout.stored()) as u64 + head + blocks;
         let journal = Journal::new(lower, setting, (format.layout, format.fixed()), most, owner);
         journal.recover()?;
         format.journal = Some(journal);

@@ -13,7 +13,7 @@ mod keep;
 mod record;
 mod recover;
 
-pub(crate) use record::{HeaderId, PREFIX, Record, now};
+pub(crate) use record::{HeaderId, PREFIX, Record, Span, marks_of, most_marks};
 
 use super::lower_io::write_full;
 use crate::hooks::{Journal as Setting, Layout};
@@ -66,7 +66,8 @@ pub(crate) struct Recorded<'a> {
 }
 
 impl Journal {
-    /// Returns the journal of a layer. `most` is the maximum length of a record's data in bytes.
+    /// Returns the journal of a layer. `most` is the maximum length of a record's marks and data in
+    /// bytes.
     pub(crate) fn new(
         lower: Arc<dyn Layer>,
         setting: Setting,
@@ -92,14 +93,24 @@ impl Journal {
         Cx::internal(self.uid, self.gid)
     }
 
-    /// Writes a record before a change. The first bytes of `buffer` are replaced by the record; its
-    /// data follows.
+    /// Writes a record before a change. The record, its marks and the header `head` replace the
+    /// first bytes of `buffer`; the rest of its data follows.
     ///
     /// # Errors
     /// Nothing may be changed. `ENOSPC` if there is no space for the record.
-    pub(crate) fn record(&self, cx: &Cx<'_>, record: &Record, buffer: &mut [u8]) -> Result<Recorded<'_>> {
-        record.write_to(buffer);
-        let bytes = buffer.get(..PREFIX + record.len as usize).ok_or(Errno::IO)?;
+    pub(crate) fn record(
+        &self,
+        cx: &Cx<'_>,
+        record: &Record,
+        (marks, head): (&[u8], &[u8]),
+        buffer: &mut [u8],
+    ) -> Result<Recorded<'_>> {
+        let (prefix, rest) = buffer.split_at_mut_checked(PREFIX).ok_or(Errno::IO)?;
+        record.write_to(prefix, marks);
+        let (of_marks, data) = rest.split_at_mut_checked(marks.len()).ok_or(Errno::IO)?;
+        of_marks.copy_from_slice(marks);
+        data.get_mut(..head.len()).ok_or(Errno::IO)?.copy_from_slice(head);
+        let bytes = buffer.get(..PREFIX + marks.len() + record.len as usize).ok_or(Errno::IO)?;
         if bytes.len() as u64 > self.slot {
             return Err(Errno::IO);
         }

@@ -1,22 +1,29 @@
 //! Records of the journal (docs/formats/format-journal.md).
 
 use crate::hooks::Layout;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ops::Range;
 
 /// Size of the part of a record before its data, in bytes.
 pub(crate) const PREFIX: usize = 128;
 
 /// First bytes of a record.
-pub(super) const MAGIC: [u8; 8] = *b"STRAREC1";
+pub(super) const MAGIC: [u8; 8] = *b"STRAREC2";
 
 /// First bytes of the journal.
-const FILE_MAGIC: [u8; 8] = *b"STRAJNL1";
+const FILE_MAGIC: [u8; 8] = *b"STRAJNL2";
 
 /// Length of the journal's own header in bytes.
 pub(super) const FILE_HEADER: usize = 32;
 
 /// Number of bytes of a file's header that a record holds.
 const HEADER_BYTES: usize = 32;
+
+/// Stored bytes are marked in segments that end at multiples of this many bytes: neither a kill nor
+/// a power failure leaves old and new bytes in one.
+const SEGMENT: u64 = 512;
+
+/// Size of a [`Mark`] in bytes.
+const MARK: usize = 8;
 
 /// A change of a file that is under way. All sizes and offsets are those of the stored file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +38,100 @@ pub(crate) struct Record {
     pub(crate) after: u64,
     /// The size that recovery sets.
     pub(crate) size: u64,
-    /// Length of the data that follows the record.
+    /// Length of the data that follows the marks.
     pub(crate) len: u32,
     /// How many bytes of the data are the header that the file gets: all of it or none.
     pub(crate) head: u32,
     /// Where the rest of the data belongs.
     pub(crate) offset: u64,
-    /// When the change began, or when recovery began to apply it, in seconds since 1970.
-    pub(crate) time: u64,
+    /// How many bytes the change concerns from there on: those of the data, and of new blocks.
+    pub(crate) total: u32,
+}
+
+/// What a segment contains before and after a change: checksums. That of no bytes is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) old: u32,
+    pub(crate) new: u32,
+}
+
+/// The stored bytes of a change, where they begin, and the size of their blocks. Only the last
+/// block can be shorter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    pub(crate) offset: u64,
+    pub(crate) block: u64,
+    /// Their old bytes, up to the end of the file.
+    pub(crate) old: &'a [u8],
+    /// What replaces them. Old bytes beyond it remain.
+    pub(crate) new: &'a [u8],
+}
+
+/// Returns the segments of `len` bytes at `offset`, in file offsets. A segment belongs to one block
+/// and does not cross `before`, the end of the file.
+pub(super) fn segments(offset: u64, len: u64, block: u64, before: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = offset.saturating_add(len);
+    let mut at = offset;
+    core::iter::from_fn(move || {
+        let start = at;
+        let in_block = (start - offset) % block;
+        let stops = [end, (start / SEGMENT + 1) * SEGMENT, start + (block - in_block)];
+        let stop = stops.into_iter().chain((before > start).then_some(before)).min()?;
+        at = stop;
+        (start < end).then_some(start..stop)
+    })
+}
+
+/// Returns the largest number of segments of `len` bytes.
+pub(super) fn most_segments(len: u64, block: u64) -> u64 {
+    len / SEGMENT + len.div_ceil(block) + 3
+}
+
+/// Returns the maximum length of the marks for a header of `head` bytes and `len` bytes of blocks.
+pub(crate) fn most_marks(head: u64, len: u64, block: u64) -> usize {
+    let of_head = if head > 0 { most_segments(head, head) } else { 0 };
+    (of_head + most_segments(len, block)) as usize * MARK
+}
+
+impl Span<'_> {
+    /// Returns the number of bytes that it concerns.
+    pub(crate) fn len(&self) -> usize {
+        self.old.len().max(self.new.len())
+    }
+
+    /// Appends the marks of the segments.
+    fn mark(&self, marks: &mut Vec<u8>) {
+        let part = |bytes: &[u8], range: &Range<usize>| {
+            crc32c::crc32c(bytes.get(range.start.min(bytes.len())..range.end.min(bytes.len())).unwrap_or_default())
+        };
+        for segment in segments(self.offset, self.len() as u64, self.block, self.offset + self.old.len() as u64) {
+            let range = (segment.start - self.offset) as usize..(segment.end - self.offset) as usize;
+            let rest = range.start.max(self.new.len()).min(range.end)..range.end;
+            let kept = self.old.get(rest).unwrap_or_default();
+            let new = crc32c::crc32c_append(part(self.new, &range), kept);
+            marks.extend(part(self.old, &range).to_le_bytes());
+            marks.extend(new.to_le_bytes());
+        }
+    }
+}
+
+/// Returns the marks of the header and of the blocks.
+pub(crate) fn marks_of(head: Option<&Span<'_>>, blocks: &Span<'_>) -> Vec<u8> {
+    let mut marks =
+        Vec::with_capacity(most_marks(head.map_or(0, |head| head.len() as u64), blocks.len() as u64, blocks.block));
+    head.into_iter().for_each(|head| head.mark(&mut marks));
+    blocks.mark(&mut marks);
+    marks
+}
+
+/// Parses marks, as many as there are.
+pub(super) fn parse_marks(bytes: &[u8]) -> Vec<Mark> {
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+    let mark = |bytes: &[u8; MARK]| {
+        let (old, new) = bytes.split_at(MARK / 2);
+        Mark { old: number(old), new: number(new) }
+    };
+    bytes.as_chunks().0.iter().map(mark).collect()
 }
 
 /// The start and a checksum of the part of a file's header that does not change.
@@ -88,9 +181,9 @@ impl Source<'_> {
 }
 
 impl Record {
-    /// Writes the record to the start of `buffer`, which holds its data after [`PREFIX`] bytes.
-    pub(crate) fn write_to(&self, buffer: &mut [u8]) {
-        let (prefix, data) = buffer.split_at_mut(PREFIX.min(buffer.len()));
+    /// Writes the record to `prefix`, which has [`PREFIX`] bytes. Marks follow it, and then the
+    /// data.
+    pub(crate) fn write_to(&self, prefix: &mut [u8], marks: &[u8]) {
         prefix.fill(0);
         let mut fields = Fields(prefix);
         fields.put(&MAGIC);
@@ -100,17 +193,18 @@ impl Record {
         fields.put(&self.generation.to_le_bytes());
         fields.put(&self.header.sum.to_le_bytes());
         fields.put(&self.header.start);
-        for field in [self.before, self.after, self.size, self.offset, self.time] {
+        for field in [self.before, self.after, self.size, self.offset] {
             fields.put(&field.to_le_bytes());
         }
+        fields.put(&self.total.to_le_bytes());
         fields.put(&self.head.to_le_bytes());
-        let sum = checksum(prefix, data.get(..self.len as usize).unwrap_or_default());
+        let sum = checksum(prefix, marks);
         if let Some(field) = prefix.get_mut(8..12) {
             field.copy_from_slice(&sum.to_le_bytes());
         }
     }
 
-    /// Parses the part of a record before its data, which is untrusted, and returns the checksum
+    /// Parses the part of a record before its marks, which is untrusted, and returns the checksum
     /// that it claims. `None` if there is no record.
     pub(super) fn parse(prefix: &[u8]) -> Option<(Self, u32)> {
         let mut source = Source(prefix.get(..PREFIX)?);
@@ -119,10 +213,25 @@ impl Record {
         }
         let (sum, len, number, generation) = (source.u32()?, source.u32()?, source.u64()?, source.u32()?);
         let header = HeaderId { sum: source.u32()?, start: source.take()? };
-        let [before, after, size, offset, time] =
-            [source.u64()?, source.u64()?, source.u64()?, source.u64()?, source.u64()?];
-        let head = source.u32()?;
-        Some((Self { number, generation, header, before, after, size, len, head, offset, time }, sum))
+        let [before, after, size, offset] = [source.u64()?, source.u64()?, source.u64()?, source.u64()?];
+        let (total, head) = (source.u32()?, source.u32()?);
+        Some((Self { number, generation, header, before, after, size, len, head, offset, total }, sum))
+    }
+
+    /// Whether the data is what the file had before the change, not what it gets.
+    pub(super) fn undoes(&self) -> bool {
+        self.after < self.before && self.size == self.before
+    }
+
+    /// Returns the segments of the header that the file gets.
+    pub(super) fn head_segments(&self) -> impl Iterator<Item = Range<u64>> {
+        let head = u64::from(self.head);
+        segments(0, head, head.max(1), head)
+    }
+
+    /// Returns the segments of the blocks.
+    pub(super) fn segments(&self, block: u64) -> impl Iterator<Item = Range<u64>> {
+        segments(self.offset, self.total.into(), block, self.before)
     }
 
     /// Whether a change of a file with a header of `header` bytes can look like this.
@@ -131,7 +240,11 @@ impl Record {
         let end = self.offset.checked_add(len.into());
         let has_room = len == 0 || (self.offset >= header && end.is_some_and(|end| end <= self.size));
         let has_head = self.head == 0 || (u64::from(self.head) == header && self.size >= header);
-        has_room && has_head && self.explains(self.size) && self.before.max(self.after) <= i64::MAX.cast_unsigned()
+        has_room
+            && has_head
+            && len <= self.total
+            && self.explains(self.size)
+            && self.before.max(self.after) <= i64::MAX.cast_unsigned()
     }
 
     /// Whether a file of this size may be in the middle of the change.
@@ -140,14 +253,10 @@ impl Record {
     }
 }
 
-/// Returns the present time for [`Record::time`].
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-/// Returns the checksum of a record: CRC-32C of everything after the checksum.
-pub(super) fn checksum(prefix: &[u8], data: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(prefix.get(12..PREFIX).unwrap_or_default()), data)
+/// Returns the checksum of a record: CRC-32C of what follows it up to the data. The marks contain
+/// checksums of the data.
+pub(super) fn checksum(prefix: &[u8], marks: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(prefix.get(12..PREFIX).unwrap_or_default()), marks)
 }
 
 /// Returns the journal's own header for files of this layout.
@@ -181,42 +290,82 @@ mod tests {
             len: 5,
             head: 0,
             offset: 18,
-            time: 1_700_000_000,
+            total: 5,
         }
     }
 
     /// The record format must not change: a journal may have been written by an older version.
     #[test]
     fn the_format_is_fixed() {
-        let mut buffer = [0xee; PREFIX + 5];
-        buffer[PREFIX..].copy_from_slice(b"block");
-        example().write_to(&mut buffer);
-        let hex: String = buffer.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut buffer = [0xee; PREFIX];
+        let span = Span { offset: 18, block: 4128, old: b"block", new: b"BLOCK" };
+        let marks = marks_of(None, &span);
+        example().write_to(&mut buffer, &marks);
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
-            hex,
+            hex(&buffer),
             concat!(
-                "5354524152454331b5c71f860500000008070605040302010900000042e15f1c6865616465720000",
+                "535452415245433290b4aae40500000008070605040302010900000042e15f1c6865616465720000",
                 "00000000000000000000000000000000000000000000000032100000000000005220000000000000",
-                "3210000000000000120000000000000000f153650000000000000000000000000000000000000000",
-                "0000000000000000626c6f636b",
+                "3210000000000000120000000000000005000000000000000000000000000000",
+                "00000000000000000000000000000000",
             )
         );
-        assert_eq!(&buffer[PREFIX..], b"block");
+        assert_eq!(hex(&marks), "4afbf8ce5ecc07bc");
         let layout = Layout::new(18, 4096, 4128).unwrap();
-        let hex: String = file_header(layout, 270_336).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "535452414a4e4c311200000000100000201000000020040001850be900000000");
+        assert_eq!(
+            hex(&file_header(layout, 270_336)),
+            "535452414a4e4c3212000000001000002010000000200400e0e1260900000000"
+        );
+    }
+
+    /// Cut at each 512 bytes of the file, at blocks and at the old end.
+    #[test]
+    fn segments_have_one_origin() {
+        let all = |offset, len, block, before| {
+            segments(offset, len, block, before).map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(all(18, 5, 4128, 1000), [(18, 23)]);
+        assert_eq!(all(18, 1000, 700, 1000), [(18, 512), (512, 718), (718, 1000), (1000, 1018)]);
+        assert_eq!(all(512, 1024, 4096, 512), [(512, 1024), (1024, 1536)]);
+        assert_eq!(all(18, 0, 700, 0), []);
+        for (len, block) in [(0, 1), (1, 1), (5000, 1), (258_000, 4128), (2000, 700)] {
+            for before in [0, 17, 518, 1 << 40] {
+                assert!(
+                    all(17, len, block, before).len() as u64 <= most_segments(len, block),
+                    "{len} {block} {before}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn marks_are_those_of_both_contents() {
+        let sum = |bytes: &[u8]| crc32c::crc32c(bytes);
+        // The block becomes longer: its end is new.
+        let span = Span { offset: 0, block: 10, old: b"old", new: b"newer" };
+        let longer = parse_marks(&marks_of(None, &span));
+        assert_eq!(longer, [Mark { old: sum(b"old"), new: sum(b"new") }, Mark { old: 0, new: sum(b"er") }]);
+        // It becomes shorter: until the file is cut, its old end remains.
+        let span = Span { offset: 0, block: 10, old: b"older", new: b"new" };
+        assert_eq!(parse_marks(&marks_of(None, &span)), [Mark { old: sum(b"older"), new: sum(b"newer") }]);
+        let head = Span { offset: 0, block: 4, old: b"head", new: b"HEAD" };
+        let both = parse_marks(&marks_of(Some(&head), &span));
+        assert_eq!(both[0], Mark { old: sum(b"head"), new: sum(b"HEAD") });
+        assert_eq!(both.len(), 2);
     }
 
     #[test]
     fn every_byte_is_checked() {
-        let mut buffer = [0; PREFIX + 5];
-        buffer[PREFIX..].copy_from_slice(b"block");
-        example().write_to(&mut buffer);
+        let marks = marks_of(None, &Span { offset: 18, block: 4128, old: b"block", new: b"BLOCK" });
+        let mut buffer = vec![0; PREFIX];
+        example().write_to(&mut buffer, &marks);
+        buffer.extend(&marks);
         let valid =
             |buffer: &[u8]| Record::parse(buffer).is_some_and(|(_, sum)| sum == checksum(buffer, &buffer[PREFIX..]));
         assert!(valid(&buffer) && Record::parse(&buffer).map(|(record, _)| record) == Some(example()));
         for at in 0..buffer.len() {
-            let mut damaged = buffer;
+            let mut damaged = buffer.clone();
             damaged[at] ^= 0x40;
             assert!(!valid(&damaged), "byte {at}");
         }
@@ -233,6 +382,7 @@ mod tests {
             Record { head: 5, ..example() },
         ];
         assert!(wrong.iter().all(|record| !record.is_possible(18)));
+        assert!(!Record { total: 4, ..example() }.is_possible(18));
         let sealed = Record { len: 18 + 5, head: 18, ..example() };
         assert!(sealed.is_possible(18) && !Record { offset: 4142, ..sealed }.is_possible(18));
         assert!(!Record { before: 9, size: 9, len: 18, ..sealed }.is_possible(18));

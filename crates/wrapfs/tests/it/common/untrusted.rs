@@ -55,23 +55,46 @@ fn tree() -> (Arc<MemFs>, Vec<u8>) {
     (below, head)
 }
 
-/// Returns a journal whose first slots hold these bytes, as records with correct checksums if
-/// `corrected`.
-fn journal(head: &[u8], records: &[u8], number: u64, corrected: bool) -> Vec<u8> {
+/// Returns marks that permit to write `data` over the bytes of `file` at `offset`.
+fn marks(file: &[u8], data: &[u8], (offset, before): (u64, u64), total: u64) -> Vec<u8> {
+    let (mut marks, mut at, end) = (Vec::new(), offset, offset.saturating_add(total));
+    while at < end {
+        let stops = [end, (at / 512 + 1) * 512, at + u64::from(BLOCK.1) - (at - offset) % u64::from(BLOCK.1)];
+        let stop = stops.into_iter().chain((before > at).then_some(before)).min().unwrap();
+        let part = |bytes: &[u8], from: u64| {
+            let range = (at - from).min(bytes.len() as u64) as usize..(stop - from).min(bytes.len() as u64) as usize;
+            crc32c::crc32c(&bytes[range]).to_le_bytes()
+        };
+        marks.extend(part(file, 0).into_iter().chain(part(data, offset)));
+        at = stop;
+    }
+    marks
+}
+
+/// Returns a journal whose first slots hold these bytes, as records about `file` with correct
+/// checksums if `corrected`.
+fn journal(head: &[u8], records: &[u8], (number, file): (u64, &[u8]), corrected: bool) -> Vec<u8> {
     let mut bytes = head.to_vec();
     bytes.resize(4096, 0);
     let mut slot = records.to_vec();
     if let (true, true) = (corrected, slot.len() >= 128) {
-        slot[..8].copy_from_slice(b"STRAREC1");
+        let data = slot.split_off(128);
+        let field = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap());
+        let (total, is_near) = (data.len() as u64 + u64::from(slot[120]) % 100, field(88) < 4096);
+        let marks = if is_near { marks(file, &data, (field(88), field(64)), total) } else { Vec::new() };
+        slot[..8].copy_from_slice(b"STRAREC2");
         slot[28..32].copy_from_slice(&crc32c::crc32c(&HEADER).to_le_bytes());
         slot[32..64].fill(0);
         slot[32..36].copy_from_slice(&HEADER);
         slot[16..24].copy_from_slice(&number.to_le_bytes());
         slot[24..28].fill(0);
-        let len = (slot.len() - 128) as u32;
-        slot[12..16].copy_from_slice(&len.to_le_bytes());
+        slot[12..16].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        slot[96..100].copy_from_slice(&(total as u32).to_le_bytes());
+        slot[100..104].fill(0);
+        slot.extend(marks);
         let sum = crc32c::crc32c(&slot[12..]);
         slot[8..12].copy_from_slice(&sum.to_le_bytes());
+        slot.extend(data);
     }
     bytes.extend(slot);
     bytes
@@ -81,8 +104,10 @@ fn journal(head: &[u8], records: &[u8], number: u64, corrected: bool) -> Vec<u8>
 /// gets one that the record explains.
 pub(crate) fn recover(records: &[u8], corrected: bool) {
     let (below, head) = tree();
-    let number = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode.id();
-    let bytes = journal(&head, records, number, corrected);
+    let vnode = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+    let mut stored = [0; 1000];
+    let len = vnode.open(&ROOT, OpenFlags::RDONLY).unwrap().read(&ROOT, &mut stored, 0).unwrap();
+    let bytes = journal(&head, records, (vnode.id(), &stored[..len]), corrected);
     let (entry, file) = below.root().create(&ROOT, name("journal"), 0o600, OpenFlags::RDWR).unwrap();
     file.write(&ROOT, &bytes, 0).unwrap();
     drop(file);
