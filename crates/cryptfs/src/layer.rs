@@ -1,6 +1,7 @@
 use crate::blocks::{EncryptedBlocks, Seals};
 use crate::commands::KeyCommands;
 use crate::host::{KeySource, host};
+use crate::keyless::KeyNeeded;
 use crate::keyring::Keyring;
 use crate::names::{EncryptedNames, PlainNames};
 use crate::scrub::scrubbed;
@@ -228,7 +229,8 @@ pub(crate) fn layer(
         template = template.read_only();
     }
     if keyring.is_per_session() {
-        template = template.varies_by_caller().commands(KeyCommands(Arc::clone(keyring)));
+        template = template.varies_by_caller().operations(KeyNeeded(Arc::clone(keyring)));
+        template = template.commands(KeyCommands(Arc::clone(keyring)));
     }
     if let Some(journal) = journal {
         template = template.journal(journal);

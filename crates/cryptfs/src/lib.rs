@@ -8,6 +8,7 @@
 //! * `locked`, `slot`, `scrub`: a key in memory, and its removal
 //! * `grant`: the right of one session to use a key, and the files that it has open
 //! * `keyring`: all grants of a mount; finding the caller's; adding and withdrawing them
+//! * `keyless`: what a session without a key may do
 //! * `reaper`: withdraws grants whose session has ended or that were idle
 //! * `names`, `store`, `blocks`, `xattrs`: the hooks of the template
 //! * `seals`: sealed headers of bound volumes
@@ -21,6 +22,7 @@ mod blocks;
 mod commands;
 mod grant;
 mod host;
+mod keyless;
 mod keyring;
 mod layer;
 mod locked;

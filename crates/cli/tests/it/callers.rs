@@ -12,7 +12,9 @@ use std::process::Command;
 use std::sync::Arc;
 use strata_tests::Sandbox;
 use testkit::outcome;
-use vnode::{Call, Cx, Errno, Layer, Name, OpenFile, OpenFlags, Processes, Result, SetAttr, Vnode, XattrFlags};
+use vnode::{
+    Call, Cx, Errno, Layer, Name, OpenFile, OpenFlags, Processes, RenameFlags, Result, SetAttr, Vnode, XattrFlags,
+};
 use wrapfs::{Build, LayerType, Settings};
 
 const PASSPHRASE: &[u8] = b"at least sixteen characters";
@@ -82,20 +84,24 @@ fn name(bytes: &str) -> Name<'_> {
 }
 
 /// Returns the configuration of a volume.
-fn configuration() -> Vec<u8> {
+fn configuration(flags: Flags) -> Vec<u8> {
     let kdf = Kdf::Scrypt(Scrypt { log_n: 10, ..Scrypt::default() });
     let passphrase = Passphrase { bytes: PASSPHRASE, kdf, label: "" };
-    let new = NewVolume { creator: "test", flags: Flags::default(), passphrase };
+    let new = NewVolume { creator: "test", flags, passphrase };
     Config::create(&new, Limits::default()).unwrap().0.to_json().unwrap()
 }
 
 /// Returns an empty volume with a key per session, over memory.
 fn keyed() -> Arc<dyn Layer> {
+    volume(Flags::default())
+}
+
+fn volume(flags: Flags) -> Arc<dyn Layer> {
     let _set_before = cryptfs::set_host(Arc::new(Host));
     let lower = MemFs::new();
     let own = Cx::internal(0, 0);
     let (_, file) = lower.root().create(&own, name("gocryptfs.conf"), 0o400, OpenFlags::RDWR).unwrap();
-    file.write(&own, &configuration(), 0).unwrap();
+    file.write(&own, &configuration(flags), 0).unwrap();
     registry::find("cryptfs").unwrap().over(lower, &Settings::new()).unwrap()
 }
 
@@ -127,6 +133,8 @@ fn check_callers(top: &Arc<dyn Layer>) {
     within(HOLDER, |cx| file.write(cx, b"hello", 0)).unwrap();
     within(HOLDER, |cx| vnode.setxattr(cx, b"user.a", b"value", XattrFlags::default())).unwrap();
     within(HOLDER, |cx| root.lookup(cx, name("secret"))).unwrap();
+    let dir = within(HOLDER, |cx| root.mkdir(cx, name("dir"), 0o777)).unwrap().vnode;
+    let link = within(HOLDER, |cx| root.symlink(cx, name("link"), b"target")).unwrap().vnode;
     within(STRANGER, |cx| {
         for flags in [OpenFlags::RDONLY, OpenFlags::WRONLY, OpenFlags::RDWR, OpenFlags::WRONLY.with_trunc()] {
             assert_eq!(errno(vnode.open(cx, flags)), Errno::NOKEY, "{flags:?}");
@@ -138,9 +146,25 @@ fn check_callers(top: &Arc<dyn Layer>) {
         for spelling in ["Secret", "secret", "missing"] {
             assert_eq!(errno(root.lookup(cx, name(spelling))), Errno::NOKEY, "{spelling}");
         }
-        assert_eq!(errno(root.readdir(cx, 0, &mut |_| true)), Errno::NOKEY);
-        assert_eq!(errno(root.create(cx, name("new"), 0o644, OpenFlags::RDWR)), Errno::NOKEY);
+        let chmod = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        for at in [&root, &dir] {
+            assert_eq!(errno(at.readdir(cx, 0, &mut |_| true)), Errno::NOKEY);
+            assert_eq!(errno(at.create(cx, name("new"), 0o644, OpenFlags::RDWR)), Errno::NOKEY);
+            assert_eq!(errno(at.tmpfile(cx, 0o644, OpenFlags::RDWR)), Errno::NOKEY);
+            assert_eq!(errno(at.mkdir(cx, name("new"), 0o755)), Errno::NOKEY);
+            assert_eq!(errno(at.mknod(cx, name("new"), 0o010_644, 0)), Errno::NOKEY);
+            assert_eq!(errno(at.symlink(cx, name("new"), b"target")), Errno::NOKEY);
+            assert_eq!(errno(at.link(cx, name("new"), &vnode)), Errno::NOKEY);
+            assert_eq!(errno(root.rename(cx, name("Secret"), at, name("new"), RenameFlags::default())), Errno::NOKEY);
+            assert_eq!(errno(at.setattr(cx, &chmod, None)), Errno::NOKEY);
+        }
         assert_eq!(errno(root.unlink(cx, name("Secret"))), Errno::NOKEY);
+        assert_eq!(errno(root.rmdir(cx, name("dir"))), Errno::NOKEY);
+        assert_eq!(errno(link.readlink(cx)), Errno::NOKEY);
+        assert_eq!(errno(vnode.listxattr(cx, &mut [0; 99])), Errno::NOKEY);
+        assert_eq!(errno(vnode.removexattr(cx, b"user.a")), Errno::NOKEY);
+        // The mount point can be entered, and df works.
+        assert!(root.getattr(cx).is_ok() && root.statfs(cx).is_ok());
         assert_eq!(errno(vnode.getxattr(cx, b"user.a", &mut [0; 16])), Errno::NOKEY);
     });
     assert_eq!(read(&*file, HOLDER), Ok(b"hello".to_vec()));
@@ -166,6 +190,17 @@ fn above(kind: &LayerType, lower: Arc<dyn Layer>) -> core::result::Result<Arc<dy
     let situation = stack::Situation { passthrough: None, may_chown: true, cache: None };
     let branch = stack::Branch { name: "/below".into(), mode: (branches.unmarked)(0, false), lower };
     make(vec![branch], &settings, &situation).map(|made| made.layer)
+}
+
+/// Also an empty volume is not listed.
+#[test]
+fn a_session_without_a_key_can_do_nothing_whatever_is_encrypted() {
+    for names in [Flags::default().names, None] {
+        let volume = volume(Flags { names, ..Flags::default() });
+        let listed = within(STRANGER, |cx| volume.root().readdir(cx, 0, &mut |_| true));
+        assert_eq!(listed, Err(Errno::NOKEY));
+        check_callers(&volume);
+    }
 }
 
 #[test]
@@ -214,7 +249,7 @@ fn no_layer_shares_files_between_the_callers_of_a_layer_below() {
 fn a_mount_names_the_layer_that_must_not_lie_above() {
     let sandbox = Sandbox::new();
     let (volume, at) = (sandbox.dir("volume"), sandbox.dir("at"));
-    std::fs::write(volume.join("gocryptfs.conf"), configuration()).unwrap();
+    std::fs::write(volume.join("gocryptfs.conf"), configuration(Flags::default())).unwrap();
     let (volume, at) = (volume.display(), at.to_str().unwrap());
     for (stack, part) in [
         (format!("zstd / cryptfs / {volume}"), "zstd"),
