@@ -4,6 +4,7 @@
 use crate::exit::Failure;
 use crate::{lower, users};
 use hostfs::HostFs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,6 +37,13 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) ->
 fn who_uses(layer: &str, path: &Path, holder: Option<u32>) -> String {
     let once = format!("{layer} can be mounted over a directory only once; use that mount, or unmount it first");
     let process = holder.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    if let Some(pid) = holder.filter(|pid| !may_be_server(*pid)) {
+        return format!(
+            "process {pid} ({}), which is no server: it has locked the directory (flock(2)); end it, and let only the \
+             server's user open the directory",
+            name_of(pid)
+        );
+    }
     match (lower::mount_of(path), holder) {
         (Some(point), _) => format!("the mount at {}{process}; {once}", point.display()),
         (None, Some(pid)) if is_in_this_namespace(pid) => {
@@ -49,6 +57,22 @@ fn who_uses(layer: &str, path: &Path, holder: Option<u32>) -> String {
         }
         (None, _) => format!("a mount outside of this mount namespace{process}; {once}"),
     }
+}
+
+/// Whether a process can be a server: it runs this program, or it is not known what it runs.
+fn may_be_server(pid: u32) -> bool {
+    let program = |process: &str| {
+        let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
+        let name = path.file_name()?.as_bytes();
+        // After an update of the program.
+        Some(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
+    };
+    program(&pid.to_string()).is_none_or(|theirs| program("self") == Some(theirs))
+}
+
+/// Returns the name of a process.
+fn name_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 /// Whether a process has the mount namespace of this one.
@@ -88,6 +112,26 @@ mod tests {
         assert_eq!(find_holder(locks, "08:01:77"), Some(4711));
         assert_eq!(find_holder(locks, "08:01:79"), None);
         assert_eq!(find_holder("garbage", "08:01:77"), None);
+    }
+
+    /// Every user who may open the directory can lock it.
+    #[test]
+    fn a_program_that_locked_the_directory_is_named() {
+        let dir = testkit::TempDir::new();
+        let mut command = std::process::Command::new("flock");
+        let lock = command.arg(&*dir).args(["sh", "-c", "echo locked; exec cat"]);
+        let lock = lock.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = lock.spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 7]).unwrap();
+        let host = HostFs::open(&dir, HostOptions::default()).unwrap();
+        let text = claim("cryptfs", &dir, &host, Duration::ZERO).unwrap_err().to_string();
+        assert!(
+            text.contains(&format!("in use by process {} (", child.id())) && text.contains("is no server"),
+            "{text}"
+        );
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        claim("cryptfs", &dir, &host, WAIT).unwrap();
     }
 
     #[test]

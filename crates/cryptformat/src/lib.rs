@@ -75,7 +75,7 @@ pub use key_file::{KEY_FILE_MAX, key_file_passphrase};
 pub use keys::Keys;
 pub use master::MasterKey;
 pub use name_store::{
-    DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, is_dir_iv, new_dir_iv, reserved_in_plain_root,
+    DIRIV_MODE, DIRIV_NAME, LongName, NameStore, Role, can_be_encrypted, is_dir_iv, new_dir_iv, reserved_in_plain_root,
 };
 pub use names::{NAME_MAX, ZERO_IV};
 pub use seal::{SEGMENT_SHIFT, SEGMENTS, Seal};

@@ -22,6 +22,12 @@ const REMOVED: &[u8] = b"gocryptfs.diriv.rmdir.";
 const LONG: &[u8] = b"gocryptfs.longname.";
 const SIDE: &[u8] = b".name";
 
+/// Whether a name below can be an encrypted one: base64url of whole blocks.
+#[must_use]
+pub fn can_be_encrypted(raw64: bool, name: &[u8]) -> bool {
+    base64::decode_name(raw64, name).is_some_and(|bytes| !bytes.is_empty() && bytes.len().is_multiple_of(16))
+}
+
 /// The role of a name in a directory below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {

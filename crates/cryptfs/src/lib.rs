@@ -5,6 +5,7 @@
 //! who can read it. One concept per file:
 //!
 //! * `volume`: the configuration files of a volume, and unlocking them with a passphrase
+//! * `misfit`: warns of a configuration that does not fit the volume
 //! * `locked`, `slot`, `scrub`: a key in memory, and its removal
 //! * `grant`: the right of one session to use a key, and the files that it has open
 //! * `keyring`: all grants of a mount; finding the caller's; adding and withdrawing them
@@ -26,6 +27,7 @@ mod keyless;
 mod keyring;
 mod layer;
 mod locked;
+mod misfit;
 mod names;
 mod reaper;
 mod scrub;

@@ -1,3 +1,4 @@
+use crate::misfit::Names;
 use crate::scrub::scrubbed;
 use cryptformat::{CONFIG_NAME, Config, ConfigError, Flags, Keys, Limits};
 use std::sync::Arc;
@@ -40,7 +41,19 @@ impl Volume {
         let bytes =
             read.ok_or("not an encrypted volume: it has no gocryptfs.conf; create one with `cryptctl init DIR`")?;
         let config = Config::parse(&bytes).map_err(|error| format!("gocryptfs.conf: {error}"))?;
-        Ok(Self { flags: *config.flags(), lower, outside })
+        let volume = Self { flags: *config.flags(), lower, outside };
+        volume.warn_of_misfit().map_err(|errno| format!("can't list the volume: {errno}"))?;
+        Ok(volume)
+    }
+
+    /// Warns if the features in the configuration don't fit what the volume holds.
+    fn warn_of_misfit(&self) -> Result<()> {
+        let mut names = Names::default();
+        self.lower.root().readdir(&own(), 0, &mut |entry| names.add(entry.name.as_bytes()))?;
+        if let Some(why) = names.misfit(&self.flags) {
+            tracing::warn!("gocryptfs.conf does not fit the volume: {why}. Was it changed? Compare it with a backup");
+        }
+        Ok(())
     }
 
     /// Whether the volume has more than one key.

@@ -313,12 +313,12 @@ fn a_journal_that_cannot_be_applied_fails_the_mount() {
     // Others could have written it.
     let (below, ..) = interrupted();
     chmod(&below, SetAttr { mode: Some(0o620), ..SetAttr::default() });
-    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    assert!(mount(&below, 5000).contains("it is not a file that only user"));
     chmod(&below, SetAttr { mode: Some(0o600), uid: Some(77), ..SetAttr::default() });
-    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    assert!(mount(&below, 5000).contains("it is not a file that only user"));
     chmod(&below, SetAttr { uid: Some(rustix_uid()), ..SetAttr::default() });
     below.root().link(&ROOT, name("link"), &below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode).unwrap();
-    assert!(mount(&below, 5000).contains("it is not a private file of user"));
+    assert!(mount(&below, 5000).contains("it is not a file that only user"));
     below.root().unlink(&ROOT, name("link")).unwrap();
     // Another layout.
     assert!(mount(&below, 100).contains("it is damaged, or of another version"));
@@ -355,6 +355,9 @@ fn a_journal_that_cannot_be_applied_fails_the_mount() {
 #[test]
 fn a_file_without_write_permission_is_restored() {
     let (below, _, new) = interrupted();
+    // A copy of the tree made it readable.
+    let journal = below.root().lookup(&ROOT, name(JOURNAL)).unwrap().unwrap().vnode;
+    journal.setattr(&ROOT, &SetAttr { mode: Some(0o644), ..SetAttr::default() }, None).unwrap();
     let found = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
     found.setattr(&ROOT, &SetAttr { mode: Some(0o400), ..SetAttr::default() }, None).unwrap();
     let mounted = journaled(below, 5000);

@@ -62,13 +62,17 @@ impl Journal {
         }
     }
 
-    /// Whether nobody else can have written the records.
+    /// Whether nobody else can have written the records. In a copy of the tree, others may read
+    /// them.
     fn check_owner(&self, entry: &Entry) -> core::result::Result<(), String> {
         let attr = &entry.attr;
-        if entry.vnode.kind() == Kind::Regular && attr.uid == self.uid && attr.nlink == 1 && attr.perm() & 0o077 == 0 {
+        if entry.vnode.kind() == Kind::Regular && attr.uid == self.uid && attr.nlink == 1 && attr.perm() & 0o022 == 0 {
             Ok(())
         } else {
-            Err(format!("it is not a private file of user {}; move it away if you did not create it", self.uid))
+            Err(format!(
+                "it is not a file that only user {} can write; move it away if you did not create it",
+                self.uid
+            ))
         }
     }
 
