@@ -117,8 +117,9 @@ impl<'f> FormatFile<'f> {
             // The record of an earlier step of the same operation would bring its header back.
             self.settle()?;
         }
-        let blocks = Span { offset, block: self.layout().stored(), old, new: new.unwrap_or(stored) };
-        let of_head = Span { offset: 0, block: head.max(1) as u64, old: headers.old, new: headers.new };
+        let (segment, block) = (journal.segment(), self.layout().stored());
+        let blocks = Span { offset, block, segment, old, new: new.unwrap_or(stored) };
+        let of_head = Span { offset: 0, block: head.max(1) as u64, segment, old: headers.old, new: headers.new };
         let marks = marks_of((head > 0).then_some(&of_head), &blocks);
         let record = Record {
             number: self.vnode.id(),
@@ -131,6 +132,7 @@ impl<'f> FormatFile<'f> {
             head: u32::try_from(head).unwrap_or(u32::MAX),
             offset,
             total: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
+            segment: segment as u32,
         };
         // The record lies directly before its data.
         let room = stored.room.checked_sub(PREFIX + marks.len() + head).ok_or(Errno::IO)?;

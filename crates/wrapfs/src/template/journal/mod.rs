@@ -83,6 +83,11 @@ impl Journal {
         self.setting.durable
     }
 
+    /// Returns what the ends of segments are multiples of.
+    pub(crate) fn segment(&self) -> u64 {
+        if self.is_durable() { record::SECTOR } else { record::PAGE }
+    }
+
     /// Returns what identifies the file with this header.
     pub(crate) fn id_of(&self, header: &[u8]) -> HeaderId {
         HeaderId::of(header.get(..self.fixed).unwrap_or(header))

@@ -18,9 +18,12 @@ pub(super) const FILE_HEADER: usize = 32;
 /// Number of bytes of a file's header that a record holds.
 const HEADER_BYTES: usize = 32;
 
-/// Stored bytes are marked in segments that end at multiples of this many bytes: neither a kill nor
-/// a power failure leaves old and new bytes in one.
-const SEGMENT: u64 = 512;
+/// Stored bytes are marked in segments that end at multiples of this many bytes: a killed server
+/// leaves no old and new bytes in one page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The same for power failures: each sector is old or new.
+pub(crate) const SECTOR: u64 = 512;
 
 /// Size of a [`Mark`] in bytes.
 const MARK: usize = 8;
@@ -46,6 +49,8 @@ pub(crate) struct Record {
     pub(crate) offset: u64,
     /// How many bytes the change concerns from there on: those of the data, and of new blocks.
     pub(crate) total: u32,
+    /// Segments end at multiples of this: [`PAGE`] or [`SECTOR`].
+    pub(crate) segment: u32,
 }
 
 /// What a segment contains before and after a change: checksums. That of no bytes is 0.
@@ -61,6 +66,8 @@ pub(crate) struct Mark {
 pub(crate) struct Span<'a> {
     pub(crate) offset: u64,
     pub(crate) block: u64,
+    /// Segments end at multiples of this.
+    pub(crate) segment: u64,
     /// Their old bytes, up to the end of the file.
     pub(crate) old: &'a [u8],
     /// What replaces them. Old bytes beyond it remain.
@@ -69,13 +76,18 @@ pub(crate) struct Span<'a> {
 
 /// Returns the segments of `len` bytes at `offset`, in file offsets. A segment belongs to one block
 /// and does not cross `before`, the end of the file.
-pub(super) fn segments(offset: u64, len: u64, block: u64, before: u64) -> impl Iterator<Item = Range<u64>> {
+pub(super) fn segments(
+    (offset, len): (u64, u64),
+    block: u64,
+    segment: u64,
+    before: u64,
+) -> impl Iterator<Item = Range<u64>> {
     let end = offset.saturating_add(len);
     let mut at = offset;
     core::iter::from_fn(move || {
         let start = at;
         let in_block = (start - offset) % block;
-        let stops = [end, (start / SEGMENT + 1) * SEGMENT, start + (block - in_block)];
+        let stops = [end, (start / segment + 1) * segment, start + (block - in_block)];
         let stop = stops.into_iter().chain((before > start).then_some(before)).min()?;
         at = stop;
         (start < end).then_some(start..stop)
@@ -84,7 +96,7 @@ pub(super) fn segments(offset: u64, len: u64, block: u64, before: u64) -> impl I
 
 /// Returns the largest number of segments of `len` bytes.
 pub(super) fn most_segments(len: u64, block: u64) -> u64 {
-    len / SEGMENT + len.div_ceil(block) + 3
+    len / SECTOR + len.div_ceil(block) + 3
 }
 
 /// Returns the maximum length of the marks for a header of `head` bytes and `len` bytes of blocks.
@@ -104,7 +116,8 @@ impl Span<'_> {
         let part = |bytes: &[u8], range: &Range<usize>| {
             crc32c::crc32c(bytes.get(range.start.min(bytes.len())..range.end.min(bytes.len())).unwrap_or_default())
         };
-        for segment in segments(self.offset, self.len() as u64, self.block, self.offset + self.old.len() as u64) {
+        let (bytes, before) = ((self.offset, self.len() as u64), self.offset + self.old.len() as u64);
+        for segment in segments(bytes, self.block, self.segment, before) {
             let range = (segment.start - self.offset) as usize..(segment.end - self.offset) as usize;
             let rest = range.start.max(self.new.len()).min(range.end)..range.end;
             let kept = self.old.get(rest).unwrap_or_default();
@@ -198,6 +211,7 @@ impl Record {
         }
         fields.put(&self.total.to_le_bytes());
         fields.put(&self.head.to_le_bytes());
+        fields.put(&self.segment.to_le_bytes());
         let sum = checksum(prefix, marks);
         if let Some(field) = prefix.get_mut(8..12) {
             field.copy_from_slice(&sum.to_le_bytes());
@@ -214,8 +228,8 @@ impl Record {
         let (sum, len, number, generation) = (source.u32()?, source.u32()?, source.u64()?, source.u32()?);
         let header = HeaderId { sum: source.u32()?, start: source.take()? };
         let [before, after, size, offset] = [source.u64()?, source.u64()?, source.u64()?, source.u64()?];
-        let (total, head) = (source.u32()?, source.u32()?);
-        Some((Self { number, generation, header, before, after, size, len, head, offset, total }, sum))
+        let (total, head, segment) = (source.u32()?, source.u32()?, source.u32()?);
+        Some((Self { number, generation, header, before, after, size, len, head, offset, total, segment }, sum))
     }
 
     /// Whether the data is what the file had before the change, not what it gets.
@@ -226,12 +240,12 @@ impl Record {
     /// Returns the segments of the header that the file gets.
     pub(super) fn head_segments(&self) -> impl Iterator<Item = Range<u64>> {
         let head = u64::from(self.head);
-        segments(0, head, head.max(1), head)
+        segments((0, head), head.max(1), self.segment.into(), head)
     }
 
     /// Returns the segments of the blocks.
     pub(super) fn segments(&self, block: u64) -> impl Iterator<Item = Range<u64>> {
-        segments(self.offset, self.total.into(), block, self.before)
+        segments((self.offset, self.total.into()), block, self.segment.into(), self.before)
     }
 
     /// Whether a change of a file with a header of `header` bytes can look like this.
@@ -240,8 +254,10 @@ impl Record {
         let end = self.offset.checked_add(len.into());
         let has_room = len == 0 || (self.offset >= header && end.is_some_and(|end| end <= self.size));
         let has_head = self.head == 0 || (u64::from(self.head) == header && self.size >= header);
+        let has_segments = [PAGE, SECTOR].contains(&self.segment.into());
         has_room
             && has_head
+            && has_segments
             && len <= self.total
             && self.explains(self.size)
             && self.before.max(self.after) <= i64::MAX.cast_unsigned()
@@ -291,6 +307,7 @@ mod tests {
             head: 0,
             offset: 18,
             total: 5,
+            segment: 4096,
         }
     }
 
@@ -298,16 +315,16 @@ mod tests {
     #[test]
     fn the_format_is_fixed() {
         let mut buffer = [0xee; PREFIX];
-        let span = Span { offset: 18, block: 4128, old: b"block", new: b"BLOCK" };
+        let span = Span { offset: 18, block: 4128, segment: PAGE, old: b"block", new: b"BLOCK" };
         let marks = marks_of(None, &span);
         example().write_to(&mut buffer, &marks);
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
             hex(&buffer),
             concat!(
-                "535452415245433290b4aae40500000008070605040302010900000042e15f1c6865616465720000",
+                "535452415245433297fc59770500000008070605040302010900000042e15f1c6865616465720000",
                 "00000000000000000000000000000000000000000000000032100000000000005220000000000000",
-                "3210000000000000120000000000000005000000000000000000000000000000",
+                "3210000000000000120000000000000005000000000000000010000000000000",
                 "00000000000000000000000000000000",
             )
         );
@@ -323,7 +340,7 @@ mod tests {
     #[test]
     fn segments_have_one_origin() {
         let all = |offset, len, block, before| {
-            segments(offset, len, block, before).map(|part| (part.start, part.end)).collect::<Vec<_>>()
+            segments((offset, len), block, SECTOR, before).map(|part| (part.start, part.end)).collect::<Vec<_>>()
         };
         assert_eq!(all(18, 5, 4128, 1000), [(18, 23)]);
         assert_eq!(all(18, 1000, 700, 1000), [(18, 512), (512, 718), (718, 1000), (1000, 1018)]);
@@ -343,13 +360,13 @@ mod tests {
     fn marks_are_those_of_both_contents() {
         let sum = |bytes: &[u8]| crc32c::crc32c(bytes);
         // The block becomes longer: its end is new.
-        let span = Span { offset: 0, block: 10, old: b"old", new: b"newer" };
+        let span = Span { offset: 0, block: 10, segment: PAGE, old: b"old", new: b"newer" };
         let longer = parse_marks(&marks_of(None, &span));
         assert_eq!(longer, [Mark { old: sum(b"old"), new: sum(b"new") }, Mark { old: 0, new: sum(b"er") }]);
         // It becomes shorter: until the file is cut, its old end remains.
-        let span = Span { offset: 0, block: 10, old: b"older", new: b"new" };
+        let span = Span { offset: 0, block: 10, segment: PAGE, old: b"older", new: b"new" };
         assert_eq!(parse_marks(&marks_of(None, &span)), [Mark { old: sum(b"older"), new: sum(b"newer") }]);
-        let head = Span { offset: 0, block: 4, old: b"head", new: b"HEAD" };
+        let head = Span { offset: 0, block: 4, segment: PAGE, old: b"head", new: b"HEAD" };
         let both = parse_marks(&marks_of(Some(&head), &span));
         assert_eq!(both[0], Mark { old: sum(b"head"), new: sum(b"HEAD") });
         assert_eq!(both.len(), 2);
@@ -357,7 +374,7 @@ mod tests {
 
     #[test]
     fn every_byte_is_checked() {
-        let marks = marks_of(None, &Span { offset: 18, block: 4128, old: b"block", new: b"BLOCK" });
+        let marks = marks_of(None, &Span { offset: 18, block: 4128, segment: PAGE, old: b"block", new: b"BLOCK" });
         let mut buffer = vec![0; PREFIX];
         example().write_to(&mut buffer, &marks);
         buffer.extend(&marks);
@@ -378,6 +395,7 @@ mod tests {
             Record { offset: 4142, ..example() },
             Record { offset: u64::MAX, ..example() },
             Record { after: u64::MAX, ..example() },
+            Record { segment: 0, ..example() },
             Record { head: 6, ..example() },
             Record { head: 5, ..example() },
         ];

@@ -91,6 +91,7 @@ fn journal(head: &[u8], records: &[u8], (number, file): (u64, &[u8]), corrected:
         slot[12..16].copy_from_slice(&(data.len() as u32).to_le_bytes());
         slot[96..100].copy_from_slice(&(total as u32).to_le_bytes());
         slot[100..104].fill(0);
+        slot[104..108].copy_from_slice(&512_u32.to_le_bytes());
         slot.extend(marks);
         let sum = crc32c::crc32c(&slot[12..]);
         slot[8..12].copy_from_slice(&sum.to_le_bytes());
