@@ -23,6 +23,7 @@ mod mounted;
 pub mod oracle;
 pub mod process;
 mod sandbox;
+pub mod session;
 pub mod shell;
 pub mod suite;
 pub mod tree;

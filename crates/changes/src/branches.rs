@@ -1,6 +1,6 @@
 //! The branches of a union that is not mounted, and views of them.
 
-use crate::error::Error;
+use crate::error::{At, Error};
 use std::path::PathBuf;
 use std::sync::Arc;
 use unionfs::offline::{View, Writable};
@@ -72,6 +72,12 @@ impl Branches {
     fn pairs(&self) -> Vec<(Arc<dyn Layer>, PathBuf)> {
         let sources = [&self.upper].into_iter().chain(&self.below);
         sources.map(|source| (Arc::clone(&source.layer), source.path.clone())).collect()
+    }
+
+    /// Whether the upper branch is a copy of the directory that a union wrote.
+    pub(crate) fn upper_is_copy(&self) -> Result<bool, Error> {
+        let Source { layer, path } = &self.upper;
+        Ok(unionfs::offline::is_copy(&cx(), layer, path).at("read the identity log", b"")?)
     }
 
     /// Returns the root of the upper branch itself.

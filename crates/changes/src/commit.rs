@@ -2,7 +2,6 @@
 
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict};
-use crate::conflict::{Criteria, time};
 use crate::error::{At, Error, Failed};
 use crate::find::{Found, upper_part};
 use crate::journal::Journal;
@@ -83,7 +82,14 @@ impl Branches {
         let mut found = self.find(&views)?;
         self.check_floor(&views)?;
         let began = interrupted.as_ref().map(|journal| journal.began);
-        let (mut selection, conflicts) = self.plan(&views, &found, selection, options, began)?;
+        let criteria = self.criteria(options.since, began, options.merging)?;
+        selection.check(&found.changes)?;
+        let mut selection = selection.clone().close_for_commit(&found.changes, &found.groups);
+        let before = self.conflicts_of(&views, &found.changes, &criteria)?;
+        let conflicts: Vec<_> = before.iter().filter(|conflict| selection.covers(&conflict.path)).cloned().collect();
+        if !conflicts.is_empty() && !options.force && !options.skip_conflicts {
+            return Err(Error::Conflicts(conflicts));
+        }
         let chosen = chosen(&found, &selection, &conflicts, options);
         if options.dry_run {
             return Ok(Outcome { done: chosen, failed: Vec::new(), conflicts });
@@ -151,6 +157,7 @@ impl Branches {
         self.correct_link_counts()?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
+            self.record_own_times(&before, &criteria)?;
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;
             self.tidy()?;
         }
@@ -190,26 +197,6 @@ impl Branches {
             }
         }
         Ok(names)
-    }
-
-    /// Completes the selection, and finds the conflicts.
-    fn plan(
-        &self,
-        views: &Views,
-        found: &Found,
-        selection: &Selection,
-        options: &CommitOptions,
-        began: Option<vnode::Time>,
-    ) -> Result<(Selection, Vec<Conflict>), Error> {
-        selection.check(&found.changes)?;
-        let selection = selection.clone().close_for_commit(&found.changes, &found.groups);
-        let since = options.since.map(time);
-        let criteria = Criteria { since, began, modified: options.merging };
-        let conflicts = self.conflicts_of(views, &found.changes, &selection, criteria)?;
-        if !conflicts.is_empty() && !options.force && !options.skip_conflicts {
-            return Err(Error::Conflicts(conflicts));
-        }
-        Ok((selection, conflicts))
     }
 }
 

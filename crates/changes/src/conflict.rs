@@ -7,13 +7,19 @@
 //! * the time of birth of the upper branch's record: its file, metacopy, whiteout or opaque mark.
 //!
 //! On file systems without times of birth, no change is found. Neither are changes of the owner and
-//! mode of directories, whose change time moves with each entry.
+//! mode of directories, whose change time moves with each entry. Nor are those that an earlier
+//! commit made (`own_times`).
+//!
+//! In a copy of an upper branch, all times of birth and change are those of the copying. So
+//! modification times are compared there, which copies keep: that of the file below with the one of
+//! the upper branch's record.
 
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
 use crate::error::{At, Error, Failed};
 use crate::find::upper_part;
 use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
+use crate::own_times::OwnTimes;
 use crate::select::Selection;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +27,7 @@ use unionfs::offline::{OPAQUE_MARK, whiteout_name};
 use vnode::{Attr, Time, Vnode};
 
 /// Which files have changed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Criteria {
     /// Those that changed after this time; `None`: after the upper branch got its version.
     pub(crate) since: Option<Time>,
@@ -29,6 +35,10 @@ pub(crate) struct Criteria {
     pub(crate) began: Option<Time>,
     /// Modification times are compared instead of change times.
     pub(crate) modified: bool,
+    /// The upper branch is a copy of one.
+    pub(crate) is_copy: bool,
+    /// Change times that earlier commits have moved.
+    pub(crate) own: OwnTimes,
 }
 
 impl Branches {
@@ -41,19 +51,34 @@ impl Branches {
         let views = self.views()?;
         let found = self.find(&views)?;
         let selection = selection.clone().close(&found.changes, &found.groups);
-        let criteria = Criteria { since: since.map(time), ..Criteria::default() };
-        self.conflicts_of(&views, &found.changes, &selection, criteria)
+        let mut conflicts = self.conflicts_of(&views, &found.changes, &self.criteria(since, None, false)?)?;
+        conflicts.retain(|conflict| selection.covers(&conflict.path));
+        Ok(conflicts)
     }
 
+    /// Returns how conflicts are recognised. `merging`: the target may have got files from other
+    /// branches meanwhile.
+    pub(crate) fn criteria(
+        &self,
+        since: Option<SystemTime>,
+        began: Option<Time>,
+        merging: bool,
+    ) -> Result<Criteria, Error> {
+        let is_copy = since.is_none() && self.upper_is_copy()?;
+        let modified = merging || is_copy;
+        Ok(Criteria { since: since.map(time), began, modified, is_copy, own: self.own_times()? })
+    }
+
+    /// Returns the changes of which the file below has changed too.
     pub(crate) fn conflicts_of(
         &self,
         views: &Views,
         changes: &[Change],
-        selection: &Selection,
-        Criteria { since, began, modified }: Criteria,
+        criteria: &Criteria,
     ) -> Result<Vec<Conflict>, Error> {
+        let &Criteria { since, began, modified, is_copy, ref own } = criteria;
         let mut conflicts = Vec::new();
-        for change in changes.iter().filter(|change| selection.includes(change)) {
+        for change in changes {
             let path = change.from.as_ref().unwrap_or(&change.path);
             let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? else { continue };
             if is_dir(&below) && matches!(change.kind, ChangeKind::Attributes | ChangeKind::Added) {
@@ -61,7 +86,7 @@ impl Branches {
             }
             let since = match since {
                 Some(since) => Some(since),
-                None => self.born(views, &change.path)?,
+                None => self.born(views, &change.path, is_copy)?,
             };
             let Some(since) = since else { continue };
             let changed = latest(&below, path, change.moves_dir(), modified)?;
@@ -80,9 +105,9 @@ impl Branches {
                 }
                 _ => false,
             };
-            if changed > since && !is_own {
+            if changed > since && !is_own && own.get(&change.path) != Some(&changed) {
                 let attr = below.getattr(&cx()).at("read the attributes", path)?;
-                let created = attr.btime.is_some_and(|born| born > since);
+                let created = !is_copy && attr.btime.is_some_and(|born| born > since);
                 let kind = if created { ConflictKind::Created } else { ConflictKind::Changed };
                 conflicts.push(Conflict { path: change.path.clone(), kind, changed, since });
             }
@@ -90,8 +115,9 @@ impl Branches {
         Ok(conflicts)
     }
 
-    /// Returns when the upper branch's record of a path was created.
-    fn born(&self, views: &Views, path: &[u8]) -> Result<Option<Time>, Failed> {
+    /// Returns when the upper branch's record of a path was created. In a copy of the branch, this
+    /// was when the record was last modified at the latest.
+    fn born(&self, views: &Views, path: &[u8], is_copy: bool) -> Result<Option<Time>, Failed> {
         let cx = cx();
         let (parent, name) = split(path);
         let Some(dir) = resolve_dir(&cx, &views.all.root(), parent).at("look up", parent)? else { return Ok(None) };
@@ -99,7 +125,8 @@ impl Branches {
         let metacopy = [b".wh..wh.meta.", name].concat();
         for record in [name, &metacopy, &whiteout_name(name), OPAQUE_MARK] {
             if let Some(entry) = lookup(&cx, &part, record).at("look up", path)? {
-                return Ok(birth(&entry.attr, record == name));
+                let born = birth(&entry.attr, record == name);
+                return Ok(if is_copy { born.map(|born| born.min(entry.attr.mtime)) } else { born });
             }
         }
         Ok(None)
@@ -147,7 +174,7 @@ fn last_write(below: &Arc<dyn Vnode>, path: &[u8]) -> Result<Time, Failed> {
 }
 
 /// Converts a time of the system clock.
-pub(crate) fn time(at: SystemTime) -> Time {
+fn time(at: SystemTime) -> Time {
     let (since, sign) = match at.duration_since(UNIX_EPOCH) {
         Ok(after) => (after, 1),
         Err(before) => (before.duration(), -1),

@@ -8,20 +8,18 @@
 
 use crate::branches::{Branches, cx};
 use crate::error::{At, Error, Failed};
-use crate::ops::{is_dir, list, lookup, read_full, remove_tree, resolve_dir, write_all};
+use crate::ops::{is_dir, list, lookup, remove_tree, resolve_dir};
 use crate::select::Selection;
-use crate::temp::{Temp, is_temp};
+use crate::temp::{is_temp, read_file, remove_file, replace_file};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use unionfs::offline::Record;
-use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Time, Vnode, read_value};
+use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// The journal's name.
 pub(crate) const NAME: &[u8] = b".wh..wh.commit";
 const HEADER: &[u8] = b"strata-commit 1\n";
-/// Maximum size that is read.
-const LIMIT: u64 = 1 << 28;
 
 /// When a run began, and what the next one has to complete if it is killed.
 pub(crate) struct Journal {
@@ -104,34 +102,17 @@ impl Journal {
 
     /// Reads the journal of an interrupted run.
     pub(crate) fn read(cx: &Cx<'_>, upper: &Arc<dyn Vnode>) -> Result<Option<Self>> {
-        let Some(entry) = lookup(cx, upper, NAME)? else { return Ok(None) };
-        if entry.vnode.kind() != Kind::Regular || entry.attr.size > LIMIT {
-            return Ok(None);
-        }
-        let file = entry.vnode.open(cx, OpenFlags::RDONLY)?;
-        let bytes = read_value(|out| match out.len() {
-            0 => Ok(usize::try_from(entry.attr.size).unwrap_or(0)),
-            _ => read_full(cx, &*file, out, 0),
-        })?;
-        Ok(Self::decode(&bytes))
+        Ok(read_file(cx, upper, NAME)?.and_then(|bytes| Self::decode(&bytes)))
     }
 
     /// Writes the journal, durably.
     pub(crate) fn write(&self, cx: &Cx<'_>, upper: &Arc<dyn Vnode>) -> Result<()> {
-        let temp = Temp::new(cx, upper)?;
-        let (_, file) = upper.create(cx, temp.name()?, 0o600, OpenFlags::RDWR)?;
-        write_all(cx, &*file, &self.encode(), 0)?;
-        file.fsync(cx, true)?;
-        upper.rename(cx, temp.name()?, upper, Name::new(NAME)?, RenameFlags::default())?;
-        upper.fsync(cx, false)
+        replace_file(cx, upper, NAME, &self.encode())
     }
 
     /// Removes the journal.
     pub(crate) fn remove(cx: &Cx<'_>, upper: &Arc<dyn Vnode>) -> Result<()> {
-        match upper.unlink(cx, Name::new(NAME)?) {
-            Err(vnode::Errno::NOENT) => Ok(()),
-            other => other,
-        }
+        remove_file(cx, upper, NAME)
     }
 }
 

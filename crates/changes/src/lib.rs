@@ -19,7 +19,7 @@
 //! | comparing two objects | `compare` |
 //! | paths that the user selects | `select` |
 //! | text differences | `text` |
-//! | files of the target that changed meanwhile | `conflict` |
+//! | files of the target that changed meanwhile | `conflict`, `own_times` |
 //! | copies of objects, built aside | `copy`, `temp` |
 //! | applying changes to the target | `commit`, `target` |
 //! | removing records of the upper branch that have no effect any more | `prune` |
@@ -45,6 +45,7 @@ mod marks;
 mod merge;
 pub mod oci;
 mod ops;
+mod own_times;
 mod prune;
 mod select;
 mod target;

@@ -16,8 +16,15 @@ use vnode::{Cx, Entry, Kind, Name, Vnode};
 const LOG: &[u8] = b".wh..wh.ident";
 
 /// Files in the root of a branch that a union needs only if the branch changes something.
-const OWN_FILES: [&[u8]; 6] =
-    [LOG, b".wh..wh.ident.new", b".wh..wh.moved", b".wh..wh.metacopies", b".wh..wh.work", LINK_INDEX];
+const OWN_FILES: [&[u8]; 7] = [
+    LOG,
+    b".wh..wh.ident.new",
+    b".wh..wh.moved",
+    b".wh..wh.metacopies",
+    b".wh..wh.work",
+    LINK_INDEX,
+    crate::own_times::NAME,
+];
 
 /// A directory of the upper branch, the same one in the union, and the one below.
 struct Place<'a> {

@@ -14,10 +14,11 @@ use crate::opaque_redirect::{OPAQUE, is_redirect};
 use crate::options::{Branch, BuildError, Metacopy, Mode, Options};
 use crate::ownnames::LINKS;
 use crate::recorded::LinkCount;
+use crate::records::Source;
 use crate::set::{BranchSet, Member};
 use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vnode::{Cx, DirEntry, Entry, Errno, Kind, Layer, Name, Result, Vnode};
 
@@ -68,6 +69,14 @@ pub const METACOPIES: &[u8] = crate::metacopy::METACOPIES;
 #[must_use]
 pub fn whiteout_name(name: &[u8]) -> Vec<u8> {
     WhiteoutName::of(name).name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()
+}
+
+/// Whether a branch is a copy of the directory that a union wrote, by the records of that union.
+///
+/// # Errors
+/// Those of reading the branch's identity log.
+pub fn is_copy(cx: &Cx<'_>, layer: &Arc<dyn Layer>, path: &Path) -> Result<bool> {
+    Ok(Source::read(cx, layer, path, true)?.is_copy())
 }
 
 /// A read-only union of branches. It shows what a mounted union of them would show.

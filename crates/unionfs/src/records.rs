@@ -7,7 +7,7 @@ use crate::logs::LogFile;
 use crate::ownfiles::Own;
 use crate::ownnames::IndexName;
 use crate::recorded::{Known, LinkCount, total};
-use crate::tags::{TAGS, Tags, free_tag, tag_of_branch};
+use crate::tags::{COPY, TAGS, Tags, free_tag, tag_of_branch};
 use crate::work::entries;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -47,10 +47,13 @@ impl Source {
     /// read-only is opened when it is needed.
     /// `branches`: the union's branches by tag, of which the log may have former paths.
     pub(crate) fn open(&self, cx: &Cx<'_>, state: &BranchState, branches: &BTreeMap<u16, Tagged>) -> Result<LogFile> {
-        let renewed = self.loaded.known.tags.iter().filter_map(|(&tag, known)| {
+        let known = &self.loaded.known.tags;
+        let renewed = known.iter().filter_map(|(&tag, known)| {
             let branch = branches.get(&self.tags.union_tag(tag)?)?;
             (branch != known).then(|| Record::Tag { tag, branch: branch.clone() })
         });
+        let copy = Record::Tag { tag: COPY, branch: Tagged { path: Vec::new(), fingerprint: None } };
+        let renewed = renewed.chain((self.is_copy() && !known.contains_key(&COPY)).then_some(copy));
         let place = (self.root.clone(), self.path.clone());
         let file = LogFile::new(place, state.tag, state.tags.clone()).with_fresh(renewed.collect());
         match self.loaded.found.then(|| open_log(cx, (&self.root, &self.path), &self.loaded)) {
@@ -58,6 +61,15 @@ impl Source {
             Some(Err(Errno::ROFS)) => Ok(file),
             Some(log) => Ok(file.with_log(log?)),
         }
+    }
+
+    /// Whether the branch is a copy of the directory that a union wrote: its log knows that one,
+    /// but not this one, or has a record that says so.
+    pub(crate) fn is_copy(&self) -> bool {
+        let tags = &self.loaded.known.tags;
+        let mut known = tags.values().filter_map(|branch| branch.fingerprint).peekable();
+        let is_new = self.fingerprint.is_some_and(|own| known.peek().is_some() && known.all(|known| known != own));
+        is_new || tags.contains_key(&COPY)
     }
 
     fn tagged(&self) -> Tagged {
@@ -101,7 +113,7 @@ impl Merger {
 
     /// Gives the union's tags to the branches that a log refers to.
     pub(crate) fn adopt_tags(&mut self, source: &mut Source) {
-        for (&tag, branch) in &source.loaded.known.tags {
+        for (&tag, branch) in source.loaded.known.tags.iter().filter(|(tag, _)| **tag != COPY) {
             let known = tag_of_branch(&self.known.tags, branch).or_else(|| {
                 // The logs can know the branch by different paths.
                 self.moved(branch.fingerprint).filter(|tag| source.tags.log_tag(*tag).is_none())

@@ -4,42 +4,11 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::time::Duration;
-use strata_tests::process::sh;
-use strata_tests::{Mounted, Sandbox};
+use strata_tests::session;
 
-/// Functions of the sessions: `mu BRANCHES` mounts the union at `u`, `um` unmounts it, `is TEXT
-/// COMMAND...` checks what a command prints, in one line.
-const PRELUDE: &str = r#"
-    cd "$1"
-    PATH="$2:$PATH"
-    exec 2>&1
-    mu() { mount.unionfs -o "dirs=$(echo "$1" | sed 's|\(^\|:\)|\1'"$PWD"'/|g')" none u; }
-    um() { umount u; }
-    is() {
-        local want="$1" got; shift
-        got="$("$@" | tr '\n' ' ')" || true
-        test "$got" = "$want " || { echo "$*: '$got', not '$want'"; ls -lai a b c u; exit 1; }
-    }
-    fsck() { local status=0; fsck.unionfs "$@" || status=$?; test $status -le 1 || { echo "fsck.unionfs $*: $status"; exit 1; }; }
-    mkdir -p a b c u
-    echo one >c/f
-    ln c/f c/g
-"#;
-
-/// Runs a session in a directory on ext4. Panics if a command fails.
+/// Runs a session that begins with a file of two names.
 fn session(script: &str) {
-    let sandbox = Sandbox::with_time(Duration::from_secs(120));
-    let disk = sandbox.ext4("disk", 64);
-    let programs = sandbox.path("bin");
-    std::fs::create_dir(&programs).unwrap();
-    for name in ["mount.unionfs", "unionctl", "fsck.unionfs", "snapmerge", "strata"] {
-        symlink(Mounted::program().unwrap(), programs.join(name)).unwrap();
-    }
-    let args: [&Path; 2] = [&disk, &programs];
-    sh(&format!("{PRELUDE}{script}"), &args);
+    session::run(&format!("mkdir a b c u; echo one >c/f; ln c/f c/g\n{script}"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod automount;
 mod cached;
 mod casefold;
 mod coherence;
+mod commits;
 mod control;
 mod copyup;
 mod counters;

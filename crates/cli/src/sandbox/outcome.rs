@@ -263,7 +263,14 @@ fn does_not_answer(point: &Path) -> Failure {
 
 /// Whether a branch has at most records that a union leaves although nothing was written.
 fn is_unused(upper: &Path) -> bool {
-    let leaves = [".wh..wh.ident", ".wh..wh.ident.new", ".wh..wh.work", ".wh..wh.moved", ".wh..wh.metacopies"];
+    let leaves = [
+        ".wh..wh.ident",
+        ".wh..wh.ident.new",
+        ".wh..wh.work",
+        ".wh..wh.moved",
+        ".wh..wh.metacopies",
+        ".wh..wh.committed",
+    ];
     let is_left = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.is_ok_and(|entry| leaves.iter().any(|name| entry.file_name() == *name))
     };
