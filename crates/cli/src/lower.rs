@@ -11,6 +11,7 @@ use crate::host_dir::reason;
 use crate::hung_mounts::{self, Answer, Question};
 use crate::mountinfo::{self, Mount};
 use crate::options::Type;
+use crate::tree::Tree;
 use nix::sched::CloneFlags;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -65,6 +66,25 @@ pub fn mount_over(real: &Path) -> Option<PathBuf> {
 #[must_use]
 pub fn mount_of(real: &Path) -> Option<PathBuf> {
     using(&points(), |lower| lower.path == real)
+}
+
+/// Refuses a branch in a mounted union, for tools that read or write the records of branches: a
+/// union shows none.
+///
+/// # Errors
+/// The branch lies in a mounted union.
+pub fn check_no_union(branch: &Tree) -> Result<(), Failure> {
+    let mounts = mountinfo::read();
+    for place in branch.leaves().iter().filter_map(|leaf| leaf.place()) {
+        let mount = mountinfo::mount_of(&mounts, place.fd()).filter(|mount| mount.kind() == b"fuse.unionfs");
+        if let Some(point) = mount.map(Mount::point) {
+            let (given, point) = (place.given.display(), point.display());
+            return Err(Failure::usage(format!(
+                "{given}: lies in the union that is mounted at {point}; name the branches that unionctl {point} --list shows"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the mount points of Strata in this namespace.

@@ -142,6 +142,9 @@ fn open_branch(lower: LowerSpec, access: Access) -> Result<Source, Failure> {
     let context = TreeContext { role, in_words: true, read_only: false, branch, metered: false, caller_pid: None };
     let tree = Tree::branch(lower, mode, declared, &context)?;
     tree.find()?;
+    if access == Access::Write {
+        lower::check_no_union(&tree)?;
+    }
     let situation = Situation { passthrough: Some(false), may_chown: crate::process::may_chown(), cache: None };
     let opening = Opening { leaf_options: LeafOptions::of(&Options::default()), situation };
     let mut collected = Collected::default();

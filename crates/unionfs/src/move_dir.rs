@@ -8,8 +8,9 @@ use crate::lookup::Hit;
 use crate::mover::{Mover, Obstacle, Outcome};
 use crate::node::{Core, UnionVnode, lock_entries};
 use crate::op::Op;
-use crate::opaque_redirect::{Onward, Walk, components};
+use crate::opaque_redirect::{Onward, Redirect, Walk, components};
 use crate::options::Copyup;
+use crate::rename_dir::Marked;
 use crate::whiteout::{Listed, classify, long_digest};
 use crate::work::entries;
 use std::sync::Arc;
@@ -125,21 +126,28 @@ impl Core {
         }
         let stack = dir.stack()?;
         let rest: Vec<Lower> = stack.iter().filter(|other| other.branch != part.branch).cloned().collect();
-        let (Some(first), Some(last)) = (rest.first(), rest.last()) else { return Err(Errno::AGAIN) };
+        let (Some(first), Some(last)) = (rest.first().cloned(), rest.last().cloned()) else {
+            return Err(Errno::AGAIN);
+        };
         if stack.first().is_some_and(|was| was.branch == part.branch) {
             if opaque {
                 return Ok(Err(Obstacle::Hides));
             }
-            self.mirror_attributes(op, part, first)?;
+            self.mirror_attributes(op, part, &first)?;
         }
         if stack.last().is_some_and(|was| was.branch == part.branch) {
             let attr = last.vnode.getattr(op)?;
-            if self.number_of(op, last, &attr)? != dir.id {
-                self.number_part(op, dir, last)?;
+            if self.number_of(op, &last, &attr)? != dir.id {
+                self.number_part(op, dir, &last)?;
             }
         }
-        if opaque {
-            self.preserving_times(op, &last.vnode, || self.make_opaque(op, last).map(drop))?;
+        // Without the part, the redirect of the one before it leads nowhere. It must not lead to a
+        // directory that gets this path later.
+        let ends_redirect = stack.last().is_some_and(|was| was.branch == part.branch)
+            && op.set.writable(last.branch)
+            && matches!(self.redirect_of(op, &last)?, Redirect::Valid(_));
+        if opaque || ends_redirect {
+            self.preserving_times(op, &last.vnode, || self.make_opaque(op, &last).map(drop))?;
         }
         self.make_name_durable(op, mover, dir, first.branch)?;
         self.make_name_durable(op, mover, dir, last.branch)?;
@@ -157,6 +165,9 @@ impl Core {
         }
         if opaque {
             self.preserving_times(op, &above.vnode, || self.remove_whiteout(op, above, name))?;
+        }
+        if ends_redirect {
+            self.unmark(op, dir, &last, Marked::Redirect);
         }
         place.parent.entry_changed(name, EntryChange::Unknown);
         Ok(Ok(()))

@@ -25,6 +25,7 @@ mod edges;
 mod fsx;
 mod handles;
 mod hard_links;
+mod healthy_branches;
 mod hostile;
 mod hot;
 mod lbfs;

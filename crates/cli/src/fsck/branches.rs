@@ -66,6 +66,9 @@ pub(super) fn open(device: &OsStr, read_only: bool) -> Result<Found, Refused> {
     let places: Vec<&HostDir> =
         planned.iter().flat_map(|branch| branch.tree.leaves()).filter_map(Leaf::place).collect();
     check_no_overlap(&places, |_, _| false).map_err(operation)?;
+    // A union as a branch of another one is read-only, and not the first.
+    let own = planned.iter().enumerate().filter(|(at, branch)| *at == 0 || branch.mode.writes());
+    own.map(|(_, branch)| &branch.tree).try_for_each(lower::check_no_union).map_err(usage)?;
     let users = users(&planned);
     let list: Vec<String> =
         planned.iter().map(|branch| format!("{}={}", branch.tree.name().display(), branch.mode.name)).collect();

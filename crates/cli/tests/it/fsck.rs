@@ -235,6 +235,11 @@ fn mounted_branches_are_refused() {
     let (code, _, err) = fsck(&["-y", BRANCHES]);
     assert_eq!(code, 8, "{err}");
     assert!(err.contains("/mnt/rw: in use by the mount at /mnt/at; unmount it first, or use -n"), "{err}");
+    for (option, place) in [("-n", "/mnt/at"), ("-p", "/mnt/at/d")] {
+        let (code, _, err) = fsck(&[option, place]);
+        assert_eq!(code, 16, "{err}");
+        assert!(err.contains("lies in the union that is mounted at /mnt/at"), "{err}");
+    }
     assert!(stage.exists("rw/d/.wh.x"));
     let (code, _, err) = fsck(&["-n", BRANCHES]);
     assert_eq!(code, 4, "{err}");

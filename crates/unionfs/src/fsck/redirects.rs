@@ -137,7 +137,9 @@ impl Checker<'_> {
         self.core.has_whiteout(&self.op, parent, Name::new(dir.place.name())?)
     }
 
-    /// Whether the union of the redirect's branch and those to its right shows `part` at `path`.
+    /// Whether the union of the redirect's branch and those to its right shows `part` at `path` in
+    /// a directory other than the one with the redirect, `own`: `own` can have been moved back to
+    /// that path below another directory.
     fn is_shown_by_name(&self, own: &Lower, path: &[u8], part: &Lower) -> Result<bool> {
         let mut stack = self.set().roots_right_of(own.branch);
         let root = self.set().member(own.branch).map(crate::set::Member::top);
@@ -149,7 +151,7 @@ impl Checker<'_> {
                 Hit::Leaf { .. } | Hit::None => return Ok(false),
             }
         }
-        Ok(stack.iter().any(|shown| shown.is(part)))
+        Ok(stack.iter().any(|shown| shown.is(part)) && !stack.iter().any(|shown| shown.is(own)))
     }
 
     /// Reports, once, that a branch lacks the mark which announces some kind of record.
