@@ -125,6 +125,7 @@ mod parts;
 mod placement;
 mod query;
 mod readdir;
+mod readers;
 mod recorded;
 mod records;
 mod released;

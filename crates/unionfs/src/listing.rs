@@ -7,6 +7,7 @@
 
 use crate::branch::Stack;
 use crate::inode_number::mix;
+use crate::readers::Readers;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -224,7 +225,8 @@ impl Listing {
         }
     }
 
-    fn is_taken(&self, cookie: u64) -> bool {
+    /// Whether a name has this cookie, or had it until it was removed.
+    pub(crate) fn is_taken(&self, cookie: u64) -> bool {
         self.added.contains_key(&cookie) || self.items.binary_search_by_key(&cookie, |item| item.cookie).is_ok()
     }
 
@@ -361,6 +363,7 @@ pub(crate) struct Slot {
     pub(crate) until: Option<Instant>,
     /// Number of times that `until` has passed.
     pub(crate) epoch: u64,
+    pub(crate) readers: Readers,
 }
 
 #[derive(Debug, Default)]
@@ -382,6 +385,7 @@ impl Slot {
         if let Some(merging) = &mut self.merging {
             merging.lost = true;
         }
+        self.readers.lose_merged();
         self.kept.take()
     }
 
@@ -401,7 +405,11 @@ impl Slot {
             kept.own = true;
             kept.listing.change(name, change)
         });
-        if room { None } else { self.kept.take() }
+        if room {
+            return None;
+        }
+        self.readers.lose_merged();
+        self.kept.take()
     }
 
     /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted
@@ -424,6 +432,7 @@ impl Slot {
             }
             let listing = Arc::new(Mutex::new(kept));
             let is_kept = !merging.lost;
+            self.readers.lose_merged();
             let old = if is_kept { self.kept.replace(listing.clone()) } else { None };
             Ended { listing, work, is_kept, _old: old }
         });

@@ -12,7 +12,7 @@ use crate::options::{Numbers, Positions};
 use crate::parallel::ask_both;
 use crate::set::BranchSet;
 use crate::watched::Watched;
-use crate::whiteout::{Listed, classify, is_long, long_digest};
+use crate::whiteout::{Listed, classify, is_long, long_digest, reserved};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -78,8 +78,14 @@ impl UnionVnode {
             && self.core.options.numbers == Numbers::Wide
             && self.core.options.positions == Positions::Branch
             && (op.set.read_only || op.set.is_last(only.branch) || !self.core.spreads(op))
+            && dir.listing.lock().readers.begin_lower(only.branch)
         {
             return self.list_lower(op, only, cookie, sink);
+        }
+        if cookie != 0
+            && let Some(part) = self.part_of_reader(op, cookie)?
+        {
+            return self.continue_lower(op, &part, cookie, sink);
         }
         // A reader that continues uses the kept listing, in which changes are marked.
         let kept = dir.listing.lock().kept().filter(|_| cookie != 0);
@@ -87,6 +93,7 @@ impl UnionVnode {
             Some(kept) => kept,
             None => self.merged_listing(op)?,
         };
+        dir.listing.lock().readers.begin_merged();
         let mut lookups = 0;
         let mut look_up = |name: Name<'_>| {
             lookups += 1;
@@ -434,6 +441,80 @@ impl UnionVnode {
             listing.push(&name, ino, seen.kind)?;
         }
         Ok(listing)
+    }
+}
+
+impl UnionVnode {
+    /// Returns the part whose position `cookie` is, if a reader continues that began when the part
+    /// was passed on. Positions in merged listings are hashes, so both have one in common only by
+    /// an improbable chance.
+    fn part_of_reader(&self, op: &Op<'_>, cookie: u64) -> Result<Option<Lower>> {
+        let dir = self.dir()?;
+        let (lower, known, lost, kept) = {
+            let slot = dir.listing.lock();
+            let readers = &slot.readers;
+            (readers.lower, readers.positions.clone(), readers.lost, slot.kept())
+        };
+        let Some(part) = lower.map(|branch| self.part(branch)).transpose()?.flatten() else { return Ok(None) };
+        let has = |positions: &[u64]| positions.binary_search(&cookie).is_ok();
+        if known.as_deref().is_some_and(has) {
+            return Ok(Some(part));
+        }
+        if kept.is_some_and(|kept| kept.lock().listing.is_taken(cookie)) {
+            return Ok(None);
+        }
+        op.require_blocking()?;
+        // Those of entries that were removed since remain known.
+        let mut positions = known.map(|known| known.to_vec()).unwrap_or_default();
+        part.vnode.readdir(op, 0, &mut |entry| {
+            positions.push(entry.cookie);
+            true
+        })?;
+        positions.sort_unstable();
+        positions.dedup();
+        // Else it is that of an entry which was removed before, unless merged listings had it.
+        let is_lower = has(&positions) || !lost;
+        dir.listing.lock().readers.positions = Some(positions.into());
+        Ok(is_lower.then_some(part))
+    }
+
+    /// Passes on the rest of a part, with its own positions, less what is not visible any more.
+    fn continue_lower(
+        &self,
+        op: &Op<'_>,
+        part: &Lower,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        op.require_blocking()?;
+        let mut after = cookie;
+        loop {
+            let mut batch: Vec<(u64, Box<[u8]>)> = Vec::new();
+            part.vnode.readdir(op, after, &mut |entry| {
+                let room = batch.len() < BATCH;
+                if room {
+                    batch.push((entry.cookie, entry.name.as_bytes().into()));
+                }
+                room
+            })?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for (cookie, name) in &batch {
+                op.check()?;
+                after = *cookie;
+                if reserved(name) {
+                    continue;
+                }
+                let name = Name::new(name)?;
+                let found: Option<(u64, Kind)> = self.listed_now(op, name)?;
+                if let Some((ino, kind)) = found
+                    && !sink(&DirEntry { cookie: *cookie, ino: self.core.shown(ino), kind, name })
+                {
+                    return Ok(());
+                }
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use rustix::fs::{FlockOperation, flock};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
@@ -492,6 +493,37 @@ fn refusals(transport: Transport) {
     assert!(status == Some(0) && json.contains("\"mode\":\"ro\""), "{json}");
 }
 
+/// Programs that are listing a directory, or removing one, get each name once. Only the first
+/// branch has the directory, so its positions were those of that branch.
+fn listings_continue(transport: Transport) {
+    let mut fixture = Fixture::new(transport, |sandbox| sandbox.ext4("disk", 64), "");
+    let names: Vec<String> = (0..3001).map(|n| format!("file{n}")).collect();
+    let large = fixture.path("large");
+    fs::create_dir(&large).unwrap();
+    names.iter().for_each(|name| fs::write(large.join(name), "").unwrap());
+    let mut readers: Vec<_> = [1, 700, 1600, 2999]
+        .map(|taken| {
+            let mut entries = fs::read_dir(&large).unwrap().map(|entry| entry.unwrap().file_name());
+            let got: Vec<_> = entries.by_ref().take(taken).collect();
+            (entries, got)
+        })
+        .into();
+    fixture.snapshot("later");
+    fs::write(large.join("new"), "").unwrap();
+    for (rest, got) in &mut readers {
+        got.extend(rest.filter(|name| name != "new"));
+        got.sort();
+        let mut expected: Vec<OsString> = names.iter().map(OsString::from).collect();
+        expected.sort();
+        assert!(*got == expected, "{} names", got.len());
+    }
+    let removed = thread::spawn(move || fs::remove_dir_all(large));
+    for later in ["later2", "later3", "later4"] {
+        fixture.snapshot(later);
+    }
+    removed.join().unwrap().unwrap();
+}
+
 on_both_transports!(
     files_are_carried_on_xfs,
     files_are_carried_on_btrfs,
@@ -500,4 +532,5 @@ on_both_transports!(
     without_passthrough_all_files_can_be_written,
     a_server_is_killed_during_snapshots,
     refusals,
+    listings_continue,
 );

@@ -115,6 +115,63 @@ fn positions_of_names_survive_changes_of_the_branches() {
     assert_eq!(found, expected);
 }
 
+/// A reader that continues after a change of the branches gets each name exactly once, also with
+/// the positions of a branch, and if the names that it has got are removed.
+#[test]
+fn listings_continue_after_changes_of_the_branches() {
+    let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+    let paths: Vec<String> = names.iter().map(|name| format!("d/{name}")).collect();
+    let files: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), &b""[..])).collect();
+    let added = || insert(0, branch(&branch_layer(&[]), "/n", Mode::ReadWrite));
+    let removed = || BranchChange::Remove("/n".into());
+    for (begins_merged, removes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let old = branch_layer(&files);
+        let union = union(vec![branch(&old, "/o", Mode::ReadWrite)]);
+        let dir = find(&*union, "d").unwrap();
+        if begins_merged {
+            union.change_branches(vec![added()], &KEEP).unwrap();
+        }
+        let mut readers = [(Vec::new(), 0), (Vec::new(), 0)];
+        let mut rounds = 0;
+        loop {
+            let before = readers[0].0.len();
+            for (found, position) in &mut readers {
+                if let Some((name, at)) = entry_after(&*dir, *position) {
+                    found.push(name);
+                    *position = at;
+                }
+            }
+            let (first, second) = (&readers[0].0, &readers[1].0);
+            if first.len() == before {
+                break;
+            }
+            assert_eq!(first, second);
+            rounds += 1;
+            if removes {
+                dir.unlink(&CX, name(first.last().unwrap())).unwrap();
+            }
+            // Others begin, with other positions.
+            entry_after(&*dir, 0);
+            match rounds {
+                5 if begins_merged => union.change_branches(vec![removed()], &KEEP).unwrap(),
+                20 if !begins_merged => union.change_branches(vec![removed()], &KEEP).unwrap(),
+                5 | 25 => union.change_branches(vec![added()], &KEEP).unwrap(),
+                _ => {}
+            }
+            if rounds == 10 {
+                dir.create(&CX, name("new"), 0o644, OpenFlags::WRONLY).unwrap();
+            }
+        }
+        for (mut found, _) in readers {
+            found.retain(|name| name != "new");
+            found.sort();
+            let mut expected = names.clone();
+            expected.sort();
+            assert_eq!(found, expected, "begins merged: {begins_merged}, removes: {removes}");
+        }
+    }
+}
+
 #[test]
 fn an_open_file_stays_usable_after_its_branch_is_removed() {
     let (left, right) = (branch_layer(&[("f", b"left")]), branch_layer(&[("f", b"right"), ("g", b"g")]));
