@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program in target/release and links it under the name of every mount helper.
+# Builds the program in target/release and links it under the name of every helper of
+# mount(8) and umount(8).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -10,4 +11,5 @@ target=${CARGO_TARGET_DIR:-target}/release
 "$target/strata" layers --names | while read -r type; do
 	as_builder ln -sfn strata "$target/mount.$type"
 	as_builder ln -sfn strata "$target/mount.fuse.$type"
+	as_builder ln -sfn strata "$target/umount.fuse.$type"
 done

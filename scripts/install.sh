@@ -57,17 +57,19 @@ need_rights() {
 	done
 }
 
-# Prints the helper names of the program built here: two per type of file system. mount(8) runs the
-# second one at a remount.
+# Prints the helper names of the program built here, for each type of file system. mount(8) runs the
+# second one at a remount, and umount(8) the third one.
 built_helpers() {
 	local type
-	"$built" layers --names | while read -r type; do printf '%s\n' "mount.$type" "mount.fuse.$type"; done
+	"$built" layers --names | while read -r type; do
+		printf '%s\n' "mount.$type" "mount.fuse.$type" "umount.fuse.$type"
+	done
 }
 
 # Prints the names of the installed helpers, of any version.
 installed_helpers() {
 	local helper
-	for helper in "$DESTDIR$SBINDIR"/mount.*; do
+	for helper in "$DESTDIR$SBINDIR"/{,u}mount.*; do
 		if is_ours "$helper"; then basename "$helper"; fi
 	done
 }
@@ -187,7 +189,7 @@ do_install() {
 	install -D -m 644 include/strata_layer.h "$DESTDIR$PREFIX/include/strata_layer.h"
 	install_library
 	for name in "${commands[@]}" "${checkers[@]}" "${helpers[@]}"; do
-		[[ $name != mount.fuse.* ]] || continue
+		[[ $name != mount.fuse.* && $name != umount.* ]] || continue
 		"$built" completions bash "$name" >"$DESTDIR$PREFIX/share/bash-completion/completions/$name"
 		"$built" completions zsh "$name" >"$DESTDIR$PREFIX/share/zsh/site-functions/_$name"
 		"$built" completions fish "$name" >"$DESTDIR$PREFIX/share/fish/vendor_completions.d/$name.fish"

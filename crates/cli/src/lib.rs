@@ -2,6 +2,7 @@
 //!
 //! * `mount.TYPE` (`mount.strata`, `mount.unionfs` and so on for every layer) is a helper of
 //!   mount(8). mount(8) runs `mount.fuse.TYPE` for a remount.
+//! * `umount.TYPE` is a helper of umount(8): module [`umount`].
 //! * `strata` mounts stacks, inspects mounts and creates layers: module [`strata`].
 //! * `unionctl` is the same as `strata union`: module [`unionctl`].
 //! * `uniondbg` is the same as `strata union-debug`: module [`uniondbg`].
@@ -92,6 +93,7 @@ pub mod sync;
 pub mod syslog;
 mod tool;
 pub mod tree;
+pub mod umount;
 pub mod unionctl;
 pub mod uniondbg;
 pub mod usenetctl;
@@ -138,6 +140,9 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
     if snapmerge::is_called(program) {
         return snapmerge::run(args).into();
+    }
+    if umount::is_called(program) {
+        return umount::run(args).into();
     }
     match Type::from_program(program) {
         Some(kind) => helper::run(kind, args).into(),

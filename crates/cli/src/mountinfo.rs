@@ -36,6 +36,12 @@ impl Mount {
         layers.flat_map(|(_, value)| value.split(b':')).map(|path| OsString::from_vec(path.bytes()).into()).collect()
     }
 
+    /// Returns the device number of the file system: `0:52`.
+    #[must_use]
+    pub fn device(&self) -> &[u8] {
+        &self.device
+    }
+
     /// Returns the mount point.
     #[must_use]
     pub fn point(&self) -> &Path {

@@ -67,8 +67,11 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Unmounts; with `lazy` also while in use.
-pub(crate) fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+/// Unmounts as the user who mounted; with `lazy` also while in use.
+///
+/// # Errors
+/// fusermount3 can't be run, or refuses.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u").arg("-q");
     if lazy {

@@ -66,6 +66,7 @@ pub use counters::CounterSnapshot;
 pub use dirbuf::DirBuf;
 pub use error::MountError;
 pub use filesystem::{Filesystem, Reply};
+pub use fusermount::unmount as unmount_as_user;
 pub use heap_trim::trim_heap;
 pub use init::{Agreed, InitConfig};
 pub use latency::{BUCKETS, LatencySnapshot};

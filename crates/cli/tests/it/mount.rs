@@ -34,7 +34,9 @@ impl Stage {
         for entry in fs::read_dir(&kept).unwrap().flatten() {
             symlink(entry.path(), real.join(entry.file_name())).unwrap();
         }
-        for name in ["mount.unionfs", "mount.fuse.unionfs", "mount.wrapfs", "mount.fuse.wrapfs"] {
+        let helpers =
+            ["mount.unionfs", "mount.fuse.unionfs", "umount.fuse.unionfs", "mount.wrapfs", "mount.fuse.wrapfs"];
+        for name in helpers {
             let _ = fs::remove_file(real.join(name));
             symlink(PROGRAM, real.join(name)).unwrap();
         }
@@ -788,4 +790,47 @@ fn a_mount_can_be_placed_in_another_mount_namespace() {
     }
     drop(other.stdin.take());
     other.wait().unwrap();
+}
+
+/// umount(8) returns when the server has closed the branches. Their file system can be unmounted
+/// then, and is not in use any more.
+#[test]
+fn umount_waits_for_the_server() {
+    let stage = Stage::new();
+    let (rw, ro, at) = stage.union();
+    quiet(&format!("mount -t unionfs -o dirs={}=rw:{}=ro none {}", rw.display(), ro.display(), at.display()));
+    let info = testkit::outcome(Command::new(PROGRAM).args(["info", "--json"]).arg(&at)).succeeds().out;
+    let pid = serde_json::from_str::<serde_json::Value>(&info).unwrap()["pid"].to_string();
+    let is_mounted = || {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        mounts.contains(&format!(" {} ", at.display()))
+    };
+    let is_served = || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| files.next().is_some());
+    quiet(&format!("kill -STOP {pid}"));
+    let mut umount = Command::new("umount").arg(&at).spawn().unwrap();
+    while is_mounted() {
+        std::thread::yield_now();
+    }
+    assert!(umount.try_wait().unwrap().is_none() && is_served(), "the server can't have ended");
+    quiet(&format!("kill -CONT {pid}"));
+    assert!(umount.wait().unwrap().success());
+    assert!(!is_served());
+}
+
+/// A mount that is still used elsewhere is not waited for.
+#[test]
+fn umount_of_one_of_two_mounts() {
+    let stage = Stage::new();
+    let (rw, ro, at) = stage.union();
+    let second = stage.dir("second");
+    quiet(&format!("mount -t unionfs -o dirs={}=rw:{}=ro none {}", rw.display(), ro.display(), at.display()));
+    quiet(&format!("mount --bind {} {}", at.display(), second.display()));
+    quiet(&format!("umount {}", at.display()));
+    assert_eq!(fs::read(second.join("base")).unwrap(), b"base\n");
+    let held = fs::File::open(second.join("base")).unwrap();
+    let outcome = testkit::outcome(Command::new("umount").arg(&second));
+    assert_eq!(outcome.code, 32);
+    assert!(outcome.err.contains("target is busy"), "{}", outcome.err);
+    drop(held);
+    quiet(&format!("umount {}", second.display()));
 }

@@ -1,0 +1,198 @@
+//! `umount.fuse.TYPE`: the helper of umount(8). It unmounts, and waits until the server has closed
+//! the directories below: umount(2) returns before that.
+
+use crate::exit::{Exit, Failure};
+use crate::host_dir::reason;
+use crate::hung_mounts::{self, Answer, Question};
+use crate::options::Type;
+use crate::{mountinfo, process, tool, users};
+use clap::Parser;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the helper waits for the server: longer than it writes its records and closes its
+/// descriptors on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The directory with one entry for each connection that a mount uses, in any mount namespace.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// The device that a server reads.
+const DEVICE: &str = "/dev/fuse";
+
+/// Unmount, and wait until the server has closed the directories below.
+#[derive(Debug, Parser)]
+#[command(name = "umount.fuse", version, disable_version_flag = true)]
+struct Cli {
+    /// The mount point.
+    dir: PathBuf,
+    /// Detach the mount, and don't wait: the server ends once nothing uses it.
+    #[arg(short)]
+    lazy: bool,
+    /// Abort the requests that the server has not answered.
+    #[arg(short)]
+    force: bool,
+    /// If the mount is in use, make it read-only.
+    #[arg(short)]
+    read_only: bool,
+    /// Print a line once it is unmounted.
+    #[arg(short)]
+    verbose: bool,
+    /// Accepted for umount(8).
+    #[arg(short = 'n')]
+    no_table: bool,
+    /// The mount namespace: the path of a namespace file, or a process ID.
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<PathBuf>,
+    /// The type, as umount(8) passes it.
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<OsString>,
+}
+
+/// Whether `program` is `umount.TYPE` or `umount.fuse.TYPE`, in any directory.
+#[must_use]
+pub fn is_called(program: &[u8]) -> bool {
+    let name = program.rsplit(|byte| *byte == b'/').next().and_then(|name| name.strip_prefix(b"umount."));
+    let kind = name.map(|name| name.strip_prefix(b"fuse.").unwrap_or(name));
+    kind.and_then(|kind| core::str::from_utf8(kind).ok()).and_then(Type::of).is_some()
+}
+
+/// Runs the helper and returns its exit status.
+#[must_use]
+pub fn run(args: &[OsString]) -> Exit {
+    let program = args.first().and_then(|name| Path::new(name).file_name()).unwrap_or_default();
+    tool::run(&program.to_string_lossy(), args, |cli: &Cli| execute(cli))
+}
+
+fn execute(cli: &Cli) -> Result<(), Failure> {
+    cli.namespace.as_deref().map_or(Ok(()), process::enter_namespace)?;
+    // A mount that is detached can be in use for any time; one that hangs need not answer.
+    let server = if cli.lazy || cli.force { None } else { Server::of(&cli.dir) };
+    if !unmount(cli)? {
+        return Ok(());
+    }
+    if cli.verbose {
+        tool::print(format!("{} unmounted\n", cli.dir.display()))?;
+    }
+    if let Some(server) = server
+        && !server.ends()
+    {
+        let (dir, pid) = (cli.dir.display(), server.pid);
+        let _ = writeln!(
+            std::io::stderr(),
+            "{dir}: unmounted, but process {pid}, its server, still has the directories below open"
+        );
+    }
+    Ok(())
+}
+
+/// Unmounts. Returns false if the mount is in use and was made read-only instead.
+fn unmount(cli: &Cli) -> Result<bool, Failure> {
+    let dir = cli.dir.display();
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, cli.lazy);
+    flags.set(UnmountFlags::FORCE, cli.force);
+    match rustix::mount::unmount(&cli.dir, flags) {
+        Ok(()) => Ok(true),
+        // umount(8) runs the helper as the user.
+        Err(Errno::PERM) => match fuse::unmount_as_user(&cli.dir, cli.lazy) {
+            Ok(()) => Ok(true),
+            Err(error) => Err(Failure::mount(format!("{dir}: {error}"))),
+        },
+        Err(Errno::BUSY) if cli.read_only => {
+            let done = rustix::mount::mount_remount(&cli.dir, MountFlags::RDONLY, c"");
+            let failed = |errno| Failure::mount(format!("{dir}: can't make it read-only: {}", reason(errno)));
+            done.map_err(failed).map(|()| false)
+        }
+        Err(Errno::BUSY) => Err(Failure::mount(format!("{dir}: target is busy"))),
+        Err(Errno::INVAL) => Err(Failure::mount(format!("{dir}: not mounted"))),
+        Err(errno) => Err(Failure::mount(format!("{dir}: {}", reason(errno)))),
+    }
+}
+
+/// The server of a mount.
+struct Server {
+    pid: u32,
+    process: OwnedFd,
+    /// The minor number of the file system's device, and its connection's name.
+    connection: u32,
+}
+
+impl Server {
+    /// Returns the server of a mount. `None` if it is not found: it can be in another PID
+    /// namespace.
+    fn of(dir: &Path) -> Option<Self> {
+        let device = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        let connection = device.stx_dev_minor;
+        let pid = serving(dir, connection)?;
+        let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        Some(Self { pid, process, connection })
+    }
+
+    /// Waits for the end of the server after an unmount. Returns false if it does not end. A server
+    /// whose file system is still mounted elsewhere goes on.
+    fn ends(&self) -> bool {
+        let is_elsewhere = Path::new(CONNECTIONS).join(self.connection.to_string()).exists()
+            || mountinfo::read().iter().any(|mount| mount.device() == format!("0:{}", self.connection).as_bytes());
+        if is_elsewhere {
+            return true;
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+            match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], left.as_ref()) {
+                Ok(ready) => return ready > 0,
+                Err(Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// Returns the process that serves a connection. Kernels before 6.18 don't show that: there the
+/// mount is asked, which would keep one that hangs in use.
+fn serving(dir: &Path, connection: u32) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let mut shown = false;
+    for pid in pids.filter(|pid| has_device(*pid)) {
+        match users::served_by(pid) {
+            Some(served) if served == connection => return Some(pid),
+            Some(_) => shown = true,
+            None => {}
+        }
+    }
+    if shown {
+        return None;
+    }
+    let Some(Answer::Given(stack)) = hung_mounts::ask(&[dir.to_owned()], Question::Stack).pop() else { return None };
+    let pid = serde_json::from_slice::<serde_json::Value>(&stack).ok()?.get("pid")?.as_u64()?;
+    // In this PID namespace, the number can be that of another process.
+    u32::try_from(pid).ok().filter(|pid| has_device(*pid))
+}
+
+fn has_device(pid: u32) -> bool {
+    let mut files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == Path::new(DEVICE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Cli::command().debug_assert();
+        assert!(is_called(b"/sbin/umount.fuse.unionfs") && is_called(b"umount.wrapfs"));
+        assert!(!is_called(b"umount") && !is_called(b"umount.fuse.sshfs") && !is_called(b"mount.unionfs"));
+        let cli = Cli::try_parse_from(["umount.fuse.unionfs", "/mnt", "-n", "-v", "-t", "fuse.unionfs"]).unwrap();
+        assert!(cli.dir == Path::new("/mnt") && cli.verbose && !cli.lazy);
+    }
+}
