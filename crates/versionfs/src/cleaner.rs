@@ -430,7 +430,7 @@ impl Core {
             }
             if recorded.is_some_and(|recorded| locked.file(cx, recorded, *number).is_ok_and(|file| file.is_none())) {
                 // Only this one exists: the index is wrong.
-                return locked.rebuild_now(cx);
+                return locked.rebuild_now(self, cx);
             }
             if *letter == Letter::Directory {
                 let store = locked.store(cx)?;

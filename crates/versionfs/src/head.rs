@@ -245,7 +245,7 @@ impl Head<'_> {
             };
             if errno == Errno::EXIST && attempt == 0 {
                 // A version that the index does not know, after a power failure.
-                locked.rebuild_now(&server)?;
+                locked.rebuild_now(self.core, &server)?;
                 continue;
             }
             if locked.append(&server, &[Record::Retracted(version.number)]).is_err() {

@@ -6,7 +6,13 @@ use vnode::{Cx, Entry, Name, Result, Time};
 
 /// Returns the index of a set in `files` whose version files are `found`. What the old index knows
 /// of them is kept; the rest comes from their headers and attributes.
-pub(crate) fn rebuilt(cx: &Cx<'_>, files: &StoreFiles, old: &Index, found: &[(u64, Letter)]) -> Result<Index> {
+pub(crate) fn rebuilt(
+    cx: &Cx<'_>,
+    files: &StoreFiles,
+    old: &Index,
+    found: &[(u64, Letter)],
+    has_head: bool,
+) -> Result<Index> {
     let mut letters: BTreeMap<u64, Letter> = BTreeMap::new();
     for (number, letter) in found {
         // Two files of one version: a conversion was interrupted. The one that needs no other
@@ -19,6 +25,10 @@ pub(crate) fn rebuilt(cx: &Cx<'_>, files: &StoreFiles, old: &Index, found: &[(u6
     // Without its record, older versions would take the bytes of a lost version from a newer one. A
     // record that is newer than all files was written before a kill, and the file never made.
     let (oldest, newest) = (letters.keys().next().copied(), letters.keys().next_back().copied());
+    let mut old = old.clone();
+    if has_head {
+        old.retract_after(newest.unwrap_or(0));
+    }
     for (number, version) in &old.versions {
         if Some(*number) > oldest && Some(*number) < newest {
             letters.entry(*number).or_insert(version.letter);

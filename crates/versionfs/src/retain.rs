@@ -53,11 +53,12 @@ impl Locked<'_> {
 
     /// Discards the oldest version, which no other one needs.
     pub(crate) fn discard_tail(&mut self, server: &Cx<'_>, number: u64, letter: Letter) -> Result<()> {
-        let recorded = self.append(server, &[Record::Discarded(number)]);
-        let has_room = !matches!(recorded, Err(Errno::NOSPC | Errno::DQUOT));
-        if has_room {
-            recorded?;
-        }
+        // Without its file, a record of the newest version would say that it never was.
+        let is_newest = self.index().newest().is_some_and(|newest| newest.number == number);
+        let has_room = match self.append(server, &[Record::Discarded(number)]) {
+            Err(Errno::NOSPC | Errno::DQUOT) if !is_newest => false,
+            recorded => recorded.map(|()| true)?,
+        };
         // A file that is left without a record is removed by the cleaner.
         match letter {
             Letter::Directory => self.remove_directory(server, number)?,

@@ -359,14 +359,14 @@ impl Locked<'_> {
             self.state.log_len = bytes.len() as u64;
             if condition != Condition::Complete {
                 tracing::warn!("the index {} is damaged and is rebuilt", name.escape_ascii());
-                let rebuilt = self.rebuild(cx, &store);
+                let rebuilt = self.rebuild(core, cx, &store);
                 self.or_unwritten(rebuilt)?;
             } else if self.has_unknown(cx)? {
                 tracing::warn!("the index {} lacks versions and is rebuilt", name.escape_ascii());
-                let rebuilt = self.rebuild(cx, &store);
+                let rebuilt = self.rebuild(core, cx, &store);
                 self.or_unwritten(rebuilt)?;
             } else if !self.has_newest(cx, &store)? {
-                self.drop_newest(cx)?;
+                self.drop_newest(core, cx)?;
             } else {
                 self.drop_unfinished(cx)?;
             }
@@ -472,17 +472,14 @@ impl Locked<'_> {
 
     /// Drops the record of a version whose file was never made, unless it is stored in another way
     /// than recorded.
-    fn drop_newest(&mut self, cx: &Cx<'_>) -> Result<()> {
+    fn drop_newest(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         let Some(number) = self.state.index.newest().map(|newest| newest.number) else { return Ok(()) };
         for letter in Letter::ALL {
             if self.file(cx, letter, number)?.is_some() {
                 return self.repair(cx, &[Record::Converted { number, letter }]);
             }
         }
-        let has_head = match self.set.place() {
-            Some((dir, name)) => dir.lookup(cx, Name::new(name)?)?.is_some(),
-            None => false,
-        };
+        let has_head = self.set.head(core, cx)?.is_some();
         // After a power failure, the file may be lost with the head that it was.
         let record = if has_head { Record::Retracted(number) } else { Record::Discarded(number) };
         self.repair(cx, &[record])
@@ -511,7 +508,7 @@ impl Locked<'_> {
     }
 
     /// Reconciles the index with the files of the store.
-    fn rebuild(&mut self, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
+    fn rebuild(&mut self, core: &Core, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
         let mut found = Vec::new();
         store.readdir(cx, 0, &mut |entry| {
             if let StoreName::Version { stem, letter, number } = parse(entry.name.as_bytes())
@@ -521,7 +518,9 @@ impl Locked<'_> {
             }
             true
         })?;
-        let rebuilt = crate::rebuild::rebuilt(cx, &self.store_files(store, None), &self.state.index, &found)?;
+        let has_head = self.set.head(core, cx)?.is_some();
+        let files = self.store_files(store, None);
+        let rebuilt = crate::rebuild::rebuilt(cx, &files, &self.state.index, &found, has_head)?;
         self.state.index = rebuilt;
         self.drop_set_ids();
         // The record of a long name may be what is damaged.
@@ -908,9 +907,9 @@ impl Locked<'_> {
     }
 
     /// Reconciles the index with the store, after it proved wrong.
-    pub(crate) fn rebuild_now(&mut self, cx: &Cx<'_>) -> Result<()> {
+    pub(crate) fn rebuild_now(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         let store = self.store(cx)?;
-        self.rebuild(cx, &store)
+        self.rebuild(core, cx, &store)
     }
 }
 

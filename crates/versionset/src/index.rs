@@ -439,6 +439,17 @@ impl Index {
         self.next.max(1)
     }
 
+    /// Takes back the version after `number`, the newest one with a file, if it is the only one: its
+    /// record was written before a kill, and its file never made, so the head has its content. More
+    /// files than one can be lost only by a power failure.
+    pub fn retract_after(&mut self, number: u64) {
+        let mut after = self.versions.range(number.saturating_add(1)..).map(|(number, _)| *number);
+        if let (Some(newest), None) = (after.next(), after.next()) {
+            drop(after);
+            self.apply(Record::Retracted(newest));
+        }
+    }
+
     /// Returns the newest version.
     #[must_use]
     pub fn newest(&self) -> Option<&Version> {

@@ -128,7 +128,7 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
     links.sort_by_key(|(number, _)| *number);
     order(&mut versions, salvaged);
     rebuilt.orphaned = orphaned(&links, &versions, files.head.is_some());
-    rebuilt.index = index(versions, salvaged, set);
+    rebuilt.index = index(versions, salvaged, set, files.head.is_some());
     Ok(rebuilt)
 }
 
@@ -246,8 +246,11 @@ fn orphaned(links: &[(u64, Needs)], versions: &BTreeMap<u64, Version>, has_head:
     orphaned
 }
 
-fn index(versions: BTreeMap<u64, Version>, salvaged: &Index, set: &SetFiles) -> Index {
+fn index(versions: BTreeMap<u64, Version>, salvaged: &Index, set: &SetFiles, has_head: bool) -> Index {
     let mut index = salvaged.clone();
+    if has_head {
+        index.retract_after(versions.keys().next_back().copied().unwrap_or(0));
+    }
     index.notes.retain(|number, _| versions.contains_key(number));
     index.versions = versions;
     // Numbers are not used again, not even those of files that can't be read.

@@ -181,3 +181,60 @@ fn after_any_kill_a_repair_leaves_a_clean_tree() {
         assert_eq!(verify(&survivor, b"file", &story.expected), before);
     }
 }
+
+/// A kill after the record of a version, before its file: the head goes on as if it had not been.
+/// It does not matter whether `fsck` or the next mount finds that out.
+#[test]
+fn a_version_that_was_not_made_leaves_no_gap() {
+    for (repairs, is_link) in [(true, false), (false, false), (true, true), (false, true)] {
+        let faults = Faults::new();
+        let lower = MemFs::with(memfs::MemOptions::default(), &faults);
+        let layer = mount(&lower, "builtin = false");
+        let root = layer.root();
+        let write = |data: &[u8]| {
+            let entry = root.lookup(&cx(), name(b"f"))?.unwrap();
+            entry.vnode.open(&cx(), OpenFlags::WRONLY)?.write(&cx(), data, 0).map(drop)
+        };
+        drop(root.create(&cx(), name(b"f"), 0o644, OpenFlags::WRONLY).unwrap());
+        if is_link {
+            let entry = root.lookup(&cx(), name(b"f")).unwrap().unwrap();
+            root.link(&cx(), name(b"g"), &entry.vnode).unwrap();
+        }
+        write(b"one").unwrap();
+        write(b"two").unwrap();
+        // The append of the record is the first change, creating the file the second.
+        faults.arm(Plan { count: Count::Only(memfs::Op::Create), at: 1, fault: Fault::Crash });
+        write(b"three").unwrap_err();
+        assert!(faults.crashed());
+        drop((root, layer));
+        let lower = lower.recover(&Faults::new());
+        let sets = if is_link {
+            store(&lower).unwrap().lookup(&cx(), name(LINKS)).unwrap().unwrap().vnode
+        } else {
+            store(&lower).unwrap()
+        };
+        let index = || {
+            let mut found = None;
+            sets.readdir(&cx(), 0, &mut |entry| {
+                if entry.name.as_bytes().ends_with(b";i") {
+                    found = Some(entry.name.as_bytes().to_vec());
+                }
+                true
+            })
+            .unwrap();
+            let entry = sets.lookup(&cx(), name(&found.unwrap())).unwrap().unwrap();
+            versionset::Index::parse(&read_all(&*entry.vnode)).0
+        };
+        assert_eq!(index().versions.len(), 3);
+        if repairs {
+            run(&lower, true);
+        }
+        let layer = mount(&lower, "builtin = false");
+        control(&layer, "versionfs.clean").unwrap();
+        let index = index();
+        let newest = index.newest().unwrap();
+        assert_eq!((newest.number, index.last_end), (2, Some(newest.died)), "fsck: {repairs}, link: {is_link}");
+        drop(layer);
+        assert_eq!(run(&lower, false).found, []);
+    }
+}
