@@ -5,6 +5,7 @@ use crate::file::below;
 use crate::node::VersionVnode;
 use crate::session::Session;
 use crate::set::Made;
+use crate::space::of_data;
 use access::{ACL_ACCESS, Acl};
 use versionset::{BLOCK, Cause};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
@@ -103,6 +104,7 @@ impl VersionVnode {
         new: Option<&[u8]>,
         change: impl FnOnce(&Cx<'_>) -> Result<()>,
     ) -> Result<()> {
+        let change = |cx: &Cx<'_>| of_data(change(cx));
         if self.lower.kind() != Kind::Regular || self.is_same_xattr(cx, name, new)? {
             return change(cx);
         }

@@ -60,6 +60,7 @@ impl Place<'_> {
             Errno::INVAL
         })?;
         self.core.background.forget();
+        self.core.space.forget();
         self.core.report_policies();
         Ok(())
     }

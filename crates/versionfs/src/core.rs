@@ -26,7 +26,7 @@ pub(crate) struct Core {
     pub(crate) log: Log,
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
-    pub(crate) space: Space,
+    pub(crate) space: Arc<Space>,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
@@ -52,7 +52,7 @@ impl Core {
             log: Log::default(),
             policies,
             background: Background::default(),
-            space: Space::default(),
+            space: Arc::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             tokens: Tokens::default(),

@@ -4,6 +4,7 @@ use crate::audit::Event;
 use crate::commands::{Place, not_a_directory};
 use crate::node::VersionVnode;
 use crate::past::{VIEW, View};
+use crate::space::once;
 use core::time::Duration;
 use versionset::Audited;
 use vnode::{Cx, Entry, Errno, Kind, Name, Result};
@@ -34,7 +35,7 @@ impl VersionVnode {
             return not_a_directory(cx, command);
         }
         let place = Place { core: &self.core, lower: &self.lower, id: self.lower.id() };
-        let run = || place.run(cx, command, input).unwrap_or_else(|| self.lower.control(cx, command, input));
+        let run = || once(|| place.run(cx, command, input).unwrap_or_else(|| self.lower.control(cx, command, input)));
         if !crate::commands::is_own(command) || crate::commands::only_reads(command) {
             return run();
         }

@@ -9,7 +9,7 @@ use crate::options::CopyOn;
 use crate::past;
 use crate::session::Session;
 use crate::set::{Made, Set};
-use crate::space::of_data;
+use crate::space::{is_partial, of_data, wants};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -243,8 +243,9 @@ impl Head<'_> {
         let is_gone = self.take_back(cx, Some(session), made, Errno::CANCELED);
         if is_gone
             && self.may_skip(self.policy(cx, attr)?.as_ref(), cause, errno)
-            && sets.keeps.lock(self.core, &self.core.server(cx))?.dependent().is_none()
+            && self.give_up(&self.core.server(cx), &sets.keeps)?
         {
+            session.active = None;
             tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
             return Ok(None);
         }
@@ -254,9 +255,11 @@ impl Head<'_> {
     /// Saves the bytes of a range in the version that receives them.
     fn save(&self, cx: &Cx<'_>, session: &mut Session, head: &dyn OpenFile, range: Range<u64>) -> Result<()> {
         let Some(active) = &mut session.active else { return Ok(()) };
+        wants(range.end.saturating_sub(range.start).min(active.writer.size()));
         let saved = active.save(&self.core.server(cx), head, range)?;
         if saved > 0 {
             self.core.space.grew(saved, 0);
+            self.core.space.took(saved);
         }
         Ok(())
     }
@@ -543,12 +546,13 @@ impl VersionFile {
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if is_same(cx, attr.size)? {
             self.head().before_touch(cx, &mut session, attr.nlink)?;
-            return change(cx);
+            return of_data(change(cx));
         }
         let made = self.before_change(cx, &mut session, &attr, cause, range(attr.size))?;
         let changed = of_data(change(cx));
         if changed.is_err() && Stamp::of(&self.vnode.getattr(&self.core.server(cx))?) != Stamp::of(&attr) {
             // Part of it was made: such changes are not atomic on a full disk.
+            is_partial();
             return changed;
         }
         self.checked(cx, &mut session, made, changed)
@@ -664,7 +668,7 @@ impl VersionFile {
                 let mut session = self.inode.session(cx)?;
                 let nlink = self.vnode.getattr(&self.core.server(cx))?.nlink;
                 self.head().before_touch(cx, &mut session, nlink)?;
-                return self.lower.fallocate(cx, mode, offset, len);
+                return of_data(self.lower.fallocate(cx, mode, offset, len));
             }
             return self.change(
                 cx,

@@ -3,7 +3,6 @@
 //! one name.
 
 use crate::set::read_whole;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use vnode::{Cx, Errno, Name, OpenFlags, Result, Vnode};
 
@@ -16,8 +15,8 @@ const DIGITS: usize = 20;
 /// Longest such file in bytes.
 const MAX: u64 = 64;
 
-/// Held while a floor is raised.
-static RAISES: Mutex<()> = Mutex::new(());
+/// How much a floor is raised beyond what is needed, so that few sets raise it.
+const SLACK: u64 = 16;
 
 /// Returns the first number of new sets of a store.
 ///
@@ -36,12 +35,11 @@ pub(crate) fn read(cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<u64> {
     Ok(number.unwrap_or(1))
 }
 
-/// Makes new sets of a store count from `next` at least.
+/// Makes new sets of a store count from `next` at least. One thread at a time does so.
 ///
 /// # Errors
 /// Those of the layer below.
 pub(crate) fn raise(cx: &Cx<'_>, store: &Arc<dyn Vnode>, next: u64) -> Result<()> {
-    let _raises = RAISES.lock();
     if next <= read(cx, store)? {
         return Ok(());
     }
@@ -50,5 +48,8 @@ pub(crate) fn raise(cx: &Cx<'_>, store: &Arc<dyn Vnode>, next: u64) -> Result<()
         Some(entry) => entry.vnode.open(cx, OpenFlags::WRONLY)?,
         None => store.create(cx, name, 0o600, OpenFlags::WRONLY)?.1,
     };
-    versionset::write_full(cx, &*file, format!("{next:0DIGITS$}\n").as_bytes(), 0)
+    let next = next.saturating_add(SLACK);
+    versionset::write_full(cx, &*file, format!("{next:0DIGITS$}\n").as_bytes(), 0)?;
+    // The sets go after it.
+    file.fsync(cx, true)
 }

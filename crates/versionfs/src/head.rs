@@ -6,9 +6,10 @@
 use crate::convert::is_content;
 use crate::core::Core;
 use crate::inode::{Inode, Place};
-use crate::retain::stored;
+use crate::retain::{info, stored};
 use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
+use crate::space::{is_last_try, loses_version, wants};
 use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage};
 use versionset::{Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, just_after};
@@ -297,9 +298,12 @@ impl Head<'_> {
         let server = self.core.server(cx);
         let mut locked = set.lock(self.core, &server)?;
         let xattrs = self.xattrs(&server)?;
+        let bytes = attr.blocks.saturating_mul(512);
+        wants(bytes);
         let (version, ()) = self.record(cx, &mut locked, attr, (cause, Letter::Full), |locked, version| {
             self.copy_aside(&server, locked, file, (attr, &xattrs), (version.number, false))
         })?;
+        self.core.space.took(bytes);
         self.made(cx, set, &mut locked, (attr, version.number));
         Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
     }
@@ -402,20 +406,39 @@ impl Head<'_> {
             return Ok(false);
         }
         let Some(sets) = self.sets(&server, attr.nlink)? else { return Ok(true) };
-        let may_lose = sets.keeps.lock(self.core, &server)?.dependent().is_none();
+        let may_lose = self.give_up(&server, &sets.keeps)?;
         if may_lose {
             tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
         }
         Ok(may_lose)
     }
 
+    /// Discards the versions that need bytes of this head, for which there is no room. Returns
+    /// whether none is left: somebody may protect one.
+    pub(crate) fn give_up(&self, server: &Cx<'_>, set: &Arc<Set>) -> Result<bool> {
+        let tags = crate::tags::times(self.core, server)?;
+        let mut locked = set.lock(self.core, server)?;
+        while let Some((number, letter)) = locked.dependent() {
+            let Some(version) = locked.index().versions.get(&number) else { return Ok(false) };
+            let info = info(set, version, 0, &tags);
+            if !loses_version() || info.pinned || info.tagged || info.landmark {
+                return Ok(false);
+            }
+            locked.discard_tail(server, number, letter)?;
+        }
+        Ok(true)
+    }
+
     /// Whether a change is made although its version could not be. What takes no space natively is
     /// possible on any full disk, once the history has given way.
     pub(crate) fn may_skip(&self, policy: Option<&Effective>, cause: Cause, errno: Errno) -> bool {
         let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
-        let is_last = errno == Errno::NOSPC && self.core.space.is_exhausted();
         let adds = matches!(cause, Cause::Write | Cause::Fallocate);
-        (skips && matches!(errno, Errno::NOSPC | Errno::DQUOT)) || (is_last && !adds)
+        match errno {
+            Errno::NOSPC => is_last_try() && (skips || (loses_version() && !adds)),
+            Errno::DQUOT => skips,
+            _ => false,
+        }
     }
 
     /// Opens the newest version for saving blocks, if it depends on the head.

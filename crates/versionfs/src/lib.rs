@@ -19,7 +19,7 @@
 //! | other formats of versions; content-addressed ones | `convert`, `blocks` |
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
-//! | the bound of all versions together; full disks | `space` |
+//! | the bound of all versions together; full disks | `space/` |
 //! | numbers that removed sets have used | `floor` |
 //! | check and repair of a tree that is not mounted | `fsck` |
 //! | commands for these | `commands_policy` |

@@ -6,6 +6,7 @@
 use crate::core::Core;
 use crate::head::Head;
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -156,6 +157,8 @@ pub(crate) struct MountPolicies {
     clock: Mutex<SteadyClock>,
     /// The lower root, for the files of users who are at home in the mount.
     root: OnceLock<Arc<dyn Vnode>>,
+    /// Whether the history yields on a full disk.
+    yields: AtomicBool,
 }
 
 impl MountPolicies {
@@ -186,8 +189,9 @@ impl MountPolicies {
 
     fn with(source: PolicySource, policies: Policies) -> Self {
         let policies = policies.with_mount(source.storage, source.nospace);
+        let yields = AtomicBool::new(policies.volume().free.is_some());
         let state = RwLock::new(State { policies, asked: HashSet::new() });
-        Self { source, state, paths: Mutex::default(), clock: Mutex::default(), root: OnceLock::new() }
+        Self { source, state, paths: Mutex::default(), clock: Mutex::default(), root: OnceLock::new(), yields }
     }
 
     /// Every version is made and kept forever.
@@ -212,6 +216,7 @@ impl MountPolicies {
     /// Reads the files again. If they are wrong, the policies stay as they are.
     pub(crate) fn reload(&self) -> core::result::Result<(), String> {
         let policies = Self::read(&self.source)?.with_mount(self.source.storage, self.source.nospace);
+        self.yields.store(policies.volume().free.is_some(), Ordering::Relaxed);
         *self.state.write() = State { policies, asked: HashSet::new() };
         Ok(())
     }
@@ -242,6 +247,11 @@ impl MountPolicies {
     /// The bounds of the audit log.
     pub(crate) fn audit(&self) -> versionpolicy::AuditLimit {
         self.state.read().policies.audit()
+    }
+
+    /// Whether the history yields on a full disk.
+    pub(crate) fn yields(&self) -> bool {
+        self.yields.load(Ordering::Relaxed)
     }
 
     pub(crate) fn volume(&self) -> versionpolicy::VolumeLimit {

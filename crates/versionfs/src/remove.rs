@@ -355,6 +355,9 @@ impl Head<'_> {
         cx.require_blocking()?;
         let attr = self.lower.getattr(cx)?;
         let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
-        self.copy(cx, set, &*file, &attr, cause).map(Some)
+        match self.copy(cx, set, &*file, &attr, cause) {
+            Err(errno) if self.may_lose(cx, &attr, errno)? => Ok(None),
+            made => made.map(Some),
+        }
     }
 }

@@ -53,6 +53,8 @@ impl Locked<'_> {
 
     /// Discards the oldest version, which no other one needs.
     pub(crate) fn discard_tail(&mut self, server: &Cx<'_>, number: u64, letter: Letter) -> Result<()> {
+        let version = self.index().versions.get(&number).cloned();
+        let bytes = version.map_or(Ok(0), |version| self.stored(server, &version))?;
         // Without its file, a record of the newest version would say that it never was.
         let is_newest = self.index().newest().is_some_and(|newest| newest.number == number);
         let has_room = match self.append(server, &[Record::Discarded(number)]) {
@@ -64,6 +66,7 @@ impl Locked<'_> {
             Letter::Directory => self.remove_directory(server, number)?,
             letter => self.remove(server, letter, number)?,
         }
+        self.set.space.shrank(bytes, 1);
         // There is room now. After a kill before this, the record lacks its file.
         if has_room { Ok(()) } else { self.repair(server, &[Record::Discarded(number)]) }
     }

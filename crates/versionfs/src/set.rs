@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::floor;
 use crate::inode::Inode;
 use crate::past::head_of;
+use crate::space::Space;
 use core::fmt;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ pub(crate) struct Set {
     home: Arc<dyn Vnode>,
     home_inode: Arc<Inode>,
     blocks: Arc<VolumeBlocks>,
+    pub(crate) space: Arc<Space>,
     /// Whether the files are in the directory [`LINKS`] of the store.
     is_link: bool,
     pub(crate) stem: Arc<[u8]>,
@@ -155,8 +157,9 @@ impl Core {
 
     fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
         let home_inode = self.inodes.get(home.id());
-        let blocks = Arc::clone(&self.blocks);
-        Set { home, home_inode, blocks, is_link, stem, name, state: Mutex::default(), readers: Mutex::default() }
+        let (blocks, space) = (Arc::clone(&self.blocks), Arc::clone(&self.space));
+        let (state, readers) = (Mutex::default(), Mutex::default());
+        Set { home, home_inode, blocks, space, is_link, stem, name, state, readers }
     }
 }
 
@@ -668,6 +671,16 @@ impl Locked<'_> {
     /// Returns the length of the index on disk, in bytes.
     pub(crate) fn index_len(&self) -> u64 {
         self.state.log_len
+    }
+
+    /// Writes the index if a record could not be written for lack of space.
+    pub(crate) fn write_late(&mut self, cx: &Cx<'_>) -> Result<()> {
+        if self.state.is_unwritten { self.rewrite(cx) } else { Ok(()) }
+    }
+
+    /// Whether the index has what could not be written.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.state.is_unwritten
     }
 
     /// Whether the set has an index on disk.

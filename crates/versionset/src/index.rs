@@ -383,6 +383,10 @@ impl Index {
                     self.last_end = self.end_before;
                     self.birth = self.birth.take().or(self.earlier_births.remove(&number));
                 }
+                // The head has no version with this number.
+                if let Some(birth) = self.birth.as_mut().filter(|birth| birth.first == number) {
+                    birth.first = number.saturating_add(1);
+                }
                 self.apply(Record::Discarded(number));
             }
             Record::Discarded(number) => {
@@ -439,9 +443,9 @@ impl Index {
         self.next.max(1)
     }
 
-    /// Takes back the version after `number`, the newest one with a file, if it is the only one: its
-    /// record was written before a kill, and its file never made, so the head has its content. More
-    /// files than one can be lost only by a power failure.
+    /// Takes back the version after `number`, the newest one with a file, if it is the only one.
+    /// Its record was written before a kill, and its file never made: the head has its content.
+    /// Only a power failure loses more files.
     pub fn retract_after(&mut self, number: u64) {
         let mut after = self.versions.range(number.saturating_add(1)..).map(|(number, _)| *number);
         if let (Some(newest), None) = (after.next(), after.next()) {

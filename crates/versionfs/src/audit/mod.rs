@@ -25,6 +25,7 @@ pub(crate) use made::note;
 pub(crate) use read::COMMAND;
 
 use crate::core::Core;
+use core::cell::RefCell;
 use made::Noted;
 use vnode::{Cx, Errno, Result};
 
@@ -53,9 +54,14 @@ impl Core {
         }
         let reserved = self.with_room(cx, || self.log.reserve(self, cx))?;
         let mut event = event()?;
-        let noted = Noted::begin();
-        let result = self.with_room(cx, run);
-        let versions = noted.end();
+        let versions = RefCell::default();
+        let result = self.with_room(cx, || {
+            let noted = Noted::begin();
+            let result = run();
+            versions.replace(noted.end());
+            result
+        });
+        let versions = versions.into_inner();
         match result {
             Ok(done) => {
                 finish(&done, &mut event);
