@@ -3,9 +3,11 @@
 
 use crate::exit::Failure;
 use crate::{lower, users};
-use hostfs::HostFs;
+use hostfs::{HostFs, HostOptions};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Claims a directory for this server; another one has `wait` to end. The kernel releases the claim
@@ -19,7 +21,7 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) ->
         Ok(false) => {
             let past =
                 if layer == "versionfs" { ", or mount a read-only view of the past with -o at=TIME" } else { "" };
-            let why = who_uses(layer, path, holder(host));
+            let why = who_uses(layer, path, holder(host.directory()));
             Err(Failure::mount(format!("directory {}: in use by {why}{past}", path.display())))
         }
         Err(errno) => {
@@ -31,6 +33,18 @@ pub fn claim(layer: &'static str, path: &Path, host: &HostFs, wait: Duration) ->
             Ok(())
         }
     }
+}
+
+/// Claims a directory that a command reads, so that no server writes to it meanwhile, until the
+/// result is dropped. A server that was just unmounted has five seconds to end.
+///
+/// # Errors
+/// It can't be opened, or a server uses it: names its mount and process, and what to do.
+pub fn hold(layer: &'static str, path: &Path) -> Result<Arc<HostFs>, Failure> {
+    let wrong = |errno| Failure::system(format!("{}: {errno}", path.display()));
+    let host = HostFs::open(path, HostOptions::default()).map_err(wrong)?;
+    claim(layer, path, &host, Duration::from_secs(5)).map_err(|failure| Failure::system(failure.reason))?;
+    Ok(host)
 }
 
 /// Says who uses the directory, and what to do.
@@ -59,7 +73,8 @@ fn who_uses(layer: &str, path: &Path, holder: Option<u32>) -> String {
     }
 }
 
-/// Whether a process can be a server: it runs this program, or it is not known what it runs.
+/// Whether a process can be a server: it runs this program, and not as cryptctl, or it is not known
+/// what it runs.
 fn may_be_server(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
@@ -67,7 +82,7 @@ fn may_be_server(pid: u32) -> bool {
         // After an update of the program.
         Some(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
     };
-    program(&pid.to_string()).is_none_or(|theirs| program("self") == Some(theirs))
+    program(&pid.to_string()).is_none_or(|theirs| program("self") == Some(theirs) && name_of(pid) != "cryptctl")
 }
 
 /// Returns the name of a process.
@@ -82,8 +97,8 @@ fn is_in_this_namespace(pid: u32) -> bool {
 }
 
 /// Returns the process that has the directory locked, from /proc/locks.
-fn holder(host: &HostFs) -> Option<u32> {
-    let stat = rustix::fs::fstat(host.directory()).ok()?;
+fn holder(directory: BorrowedFd<'_>) -> Option<u32> {
+    let stat = rustix::fs::fstat(directory).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     find_holder(&locks, &format!("{major:02x}:{minor:02x}:{}", stat.st_ino))
@@ -101,7 +116,6 @@ fn find_holder(locks: &str, file: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hostfs::HostOptions;
 
     const WAIT: Duration = Duration::from_secs(2);
 
@@ -112,6 +126,21 @@ mod tests {
         assert_eq!(find_holder(locks, "08:01:77"), Some(4711));
         assert_eq!(find_holder(locks, "08:01:79"), None);
         assert_eq!(find_holder("garbage", "08:01:77"), None);
+    }
+
+    #[test]
+    fn a_command_does_not_read_what_a_server_writes() {
+        let dir = testkit::TempDir::new();
+        let host = HostFs::open(&dir, HostOptions::default()).unwrap();
+        claim("cryptfs", &dir, &host, WAIT).unwrap();
+        let refused = hold("cryptfs", &dir).unwrap_err().to_string();
+        assert!(refused.contains("in use by"), "{refused}");
+        drop(host);
+        let held = hold("cryptfs", &dir).unwrap();
+        let host = HostFs::open(&dir, HostOptions::default()).unwrap();
+        claim("cryptfs", &dir, &host, Duration::ZERO).unwrap_err();
+        drop(held);
+        claim("cryptfs", &dir, &host, WAIT).unwrap();
     }
 
     /// Every user who may open the directory can lock it.

@@ -11,7 +11,7 @@ use cryptformat::{Config, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
 use memfs::MemFs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use vnode::{Call, Cx, Errno, Layer as _, Name, OpenFlags, Processes, Result};
+use vnode::{Call, Cx, Errno, Layer as _, Name, OpenFlags, Processes, Result, XattrFlags};
 
 /// Every process is alone in the session of its ID.
 #[derive(Debug)]
@@ -147,6 +147,21 @@ fn a_key_belongs_to_a_user_and_a_session() {
     assert!(!first.is_open());
     // The first key was nobody else's.
     assert_eq!(first.slot.with(|_| Ok(())), Err(Errno::NOKEY));
+}
+
+/// Linux refuses a namespace without a name. The name of an attribute becomes longer below.
+#[test]
+fn names_of_attributes_are_limited() {
+    let (keyring, _) = keyring(None, None);
+    add(&keyring, 7, 100).unwrap();
+    let layer = crate::layer::layer(MemFs::new(), &keyring, None, None).unwrap();
+    as_user(7, 100, |cx| {
+        let set = |name: &str| layer.root().setxattr(cx, name.as_bytes(), b"value", XattrFlags::default());
+        assert_eq!(set("user."), Err(Errno::INVAL));
+        assert_eq!(layer.root().getxattr(cx, b"user.", &mut []), Err(Errno::INVAL));
+        assert_eq!(set(&format!("user.{}", "n".repeat(170))), Ok(()));
+        assert_eq!(set(&format!("user.{}", "n".repeat(171))), Err(Errno::RANGE));
+    });
 }
 
 #[test]

@@ -14,6 +14,9 @@ impl Xattrs for EncryptedXattrs {
         if !name.starts_with(b"user.") {
             return Ok(XattrName::Same);
         }
+        if name == b"user." {
+            return Err(Errno::INVAL);
+        }
         self.0.with(cx, |keys| keys.encrypt_xattr_name(name).map(XattrName::Other).map_err(|_| Errno::RANGE))
     }
 

@@ -108,6 +108,11 @@ impl Core {
         self.varies_by_caller || self.lower.properties().differs_by_caller()
     }
 
+    /// Whether files below differ from those above.
+    pub(crate) const fn encodes_data(&self) -> bool {
+        self.data.is_some() || self.resizing.is_some() || self.format.is_some()
+    }
+
     /// Returns the known paths of objects, if the layer needs them.
     pub(crate) fn paths(&self) -> Option<&Paths> {
         self.records.as_ref()?.paths()

@@ -205,8 +205,23 @@ impl TemplateVnode {
             IOC_NONE if self.core.read_only => return Err(Errno::NOTTY),
             _ => self.core.check_writable()?,
         }
+        if self.core.encodes_data() && self.kind() == Kind::Regular && makes_append_only(cmd, input) {
+            // What is appended changes the last block, too.
+            return Err(Errno::OPNOTSUPP);
+        }
         self.lower.ioctl(cx, cmd, input, out)
     }
+}
+
+/// Whether an ioctl makes a file append-only, as chattr(1) does.
+fn makes_append_only(cmd: u32, input: &[u8]) -> bool {
+    /// `FS_IOC_SETFLAGS` with the size that the kernel uses, and with that of 32-bit programs.
+    const SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+    const FSSETXATTR: u32 = 0x401c_5820;
+    const FLAGS_APPEND: u32 = 0x20;
+    const XFLAGS_APPEND: u32 = 0x10;
+    let flags = input.first_chunk().map_or(0, |flags| u32::from_ne_bytes(*flags));
+    (SETFLAGS.contains(&cmd) && flags & FLAGS_APPEND != 0) || (cmd == FSSETXATTR && flags & XFLAGS_APPEND != 0)
 }
 
 /// Direction bits of an ioctl number: no data is copied.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use testkit::Rng;
-use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Whence};
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, Vnode, Whence};
 use wrapfs::Template;
 use wrapfs::hooks::{FileFormat, FormatBlock, Object};
 
@@ -107,6 +107,25 @@ fn files_are_copied_but_not_reflinked() {
     assert_eq!(file.copy_from(&ROOT, 20, &*open(&mounted).1, 0, 99), Err(Errno::INVAL));
     assert_eq!(copy.reflink_from(&ROOT, &*file), Err(Errno::OPNOTSUPP));
     assert!(copy.backing().is_none());
+}
+
+/// The last block changes when a file is appended to, which an append-only file does not permit.
+#[test]
+fn a_file_with_blocks_cannot_be_made_append_only() {
+    let (setflags, setxattr) = (0x4008_6602, 0x401c_5820);
+    let mounted = layer(MemFs::new(), 100);
+    let (vnode, _file) = open(&mounted);
+    let set = |vnode: &dyn Vnode, cmd, flags: u32| {
+        let input = [&flags.to_ne_bytes()[..], &[0; 24]].concat();
+        vnode.ioctl(&ROOT, cmd, &input, &mut []).unwrap_err()
+    };
+    assert_eq!(set(&*vnode, setflags, 0x20), Errno::OPNOTSUPP);
+    assert_eq!(set(&*vnode, setxattr, 0x10), Errno::OPNOTSUPP);
+    // Others are left to the layer below, which has none here.
+    assert_eq!(set(&*vnode, setflags, 0x10), Errno::NOTTY);
+    assert_eq!(set(&*mounted.root(), setflags, 0x20), Errno::NOTTY);
+    let plain = Template::over(MemFs::new()).paths().build().unwrap();
+    assert_eq!(set(&*open(&plain).0, setflags, 0x20), Errno::NOTTY);
 }
 
 /// A header must not survive truncation to zero.

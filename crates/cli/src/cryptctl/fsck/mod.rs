@@ -17,7 +17,7 @@ mod walk;
 use super::passphrase::PassphraseArgs;
 use super::volume::VolumeArgs;
 use crate::exit::{Failure, FsckExit};
-use crate::{lower, tool};
+use crate::{lower, sole_layer, tool};
 use clap::Args;
 use cryptformat::Keys;
 use report::Report;
@@ -52,6 +52,8 @@ pub(super) fn run(args: &FsckArgs) -> Result<FsckExit, Failure> {
         let point = point.display();
         return Err(Failure::system(format!("{shown}: in use by the mount at {point}; unmount it first")));
     }
+    // Also a server in another mount namespace.
+    let _held = sole_layer::hold("cryptfs", &real)?;
     let volume = args.volume.open()?;
     let master = if args.master_key {
         let master = super::recover::ask_master_key(dir)?;
