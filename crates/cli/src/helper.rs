@@ -4,6 +4,7 @@ use crate::cmdline::{self, Cmdline, Request};
 use crate::exit::{Exit, Failure};
 use crate::host_dir::{HostDir, Role};
 use crate::live::{self, Live};
+use crate::namespace_end;
 use crate::options::{self, Options, Type};
 use crate::signals::{self, Stop};
 use crate::stack::{Ready, Stack};
@@ -153,9 +154,11 @@ impl Plan {
         } else if in_background {
             process::outlive_parent();
             background::ready().inspect_err(|_| signals::unmount(&mounted))?;
+            namespace_end::watch(&mounted, &point);
         }
         mounted.wait();
         stop.disarm();
+        signals::await_unmount(&mounted);
         if let Some(errno) = mounted.session().failure() {
             return Err(Failure::system(format!(
                 "{0}: can't read requests from /dev/fuse: {errno}; run `umount {0}` and mount it again",

@@ -25,7 +25,7 @@
 //!    over one whose server has exited. [`hung_mounts`] asks other mounts without waiting for those
 //!    that hang.
 //! 5. [`helper`] builds the stack, mounts it, reports readiness to the parent and waits for the
-//!    unmount.
+//!    unmount, or for the end of its mount namespace ([`namespace_end`]).
 //!
 //! While it is mounted, [`live`] lists and changes the branches of a union for [`branches`], which
 //! [`unionctl`] and [`remount`] use (`edits` reads the options of a remount). [`users`] finds the
@@ -73,6 +73,7 @@ pub mod lower;
 pub mod man;
 pub mod mountinfo;
 pub mod moves;
+pub mod namespace_end;
 pub mod new;
 pub mod offline;
 pub mod options;

@@ -20,9 +20,23 @@ pub struct Mount {
     flags: Vec<u8>,
     /// The options of the file system.
     options: Vec<u8>,
+    /// Whether mounts and unmounts propagate to and from others.
+    is_shared: bool,
 }
 
 impl Mount {
+    /// Whether it is in a peer group: its unmount takes place in other mount namespaces too.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Returns the path of its root within its file system.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Returns the directories that an overlayfs merges; none for other file systems.
     #[must_use]
     pub fn overlay_layers(&self) -> Vec<PathBuf> {
@@ -143,10 +157,11 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
     let flags = fields.next()?.to_vec();
-    let mut rest = fields.skip_while(|&field| field != b"-");
-    let kind = rest.nth(1)?.to_vec();
-    let options = rest.nth(1).unwrap_or_default().to_vec();
-    Some(Mount { id, device, root, point, kind, flags, options })
+    let optional: Vec<&[u8]> = fields.by_ref().take_while(|&field| field != b"-").collect();
+    let is_shared = optional.iter().any(|field| field.starts_with(b"shared:"));
+    let kind = fields.next()?.to_vec();
+    let options = fields.nth(1).unwrap_or_default().to_vec();
+    Some(Mount { id, device, root, point, kind, flags, options, is_shared })
 }
 
 /// A line of fstab(5).
@@ -222,6 +237,8 @@ mod tests {
     #[test]
     fn a_line_is_parsed() {
         let line = br#"36 35 98:0 /sub\040dir /mnt/a\134b"c rw,noatime master:1 - ext3 /dev/root rw"#;
+        let shared = br"36 35 98:0 / /mnt rw shared:7 master:1 - ext3 /dev/root rw,errors=continue";
+        assert!(parse(shared).is_some_and(|mount| mount.is_shared() && mount.options == b"rw,errors=continue"));
         let want = Mount {
             id: 36,
             device: b"98:0".to_vec(),
@@ -230,6 +247,7 @@ mod tests {
             kind: b"ext3".to_vec(),
             flags: b"rw,noatime".to_vec(),
             options: b"rw".to_vec(),
+            is_shared: false,
         };
         assert_eq!(parse(line), Some(want));
         for bad in [&b""[..], b"x", b"1 2 3", b"x 2 3 / / rw - x y", b"1 2 3 / / rw", b"1 2 3 / / rw -"] {
@@ -264,6 +282,7 @@ mod tests {
             kind: b"ext4".to_vec(),
             flags: Vec::new(),
             options: Vec::new(),
+            is_shared: false,
         };
         let at = |mount: &Mount, path: &str| Inside {
             device: mount.device.clone(),

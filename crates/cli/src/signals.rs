@@ -10,6 +10,7 @@ use core::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 use server::Mounted;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Stops the server on termination signals.
 #[derive(Debug, Default)]
@@ -117,6 +118,15 @@ fn end(mounted: Arc<Mounted>) -> ! {
         tracing::error!("the lower file systems do not respond: some changes may be lost");
     }
     std::process::exit(Exit::Success.code().into())
+}
+
+/// Waits until the thread that has unmounted is done with the mount: layers write their final
+/// records when the last reference is dropped, which must be before the process exits.
+pub fn await_unmount(mounted: &Arc<Mounted>) {
+    let end = Instant::now() + DEADLINE;
+    while Arc::strong_count(mounted) > 1 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Unmounts and logs the error, since no caller is left to receive it.

@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The directory with one entry for each connection that a mount uses, in any mount namespace.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// The device that a server reads.
-const DEVICE: &str = "/dev/fuse";
 
 /// Unmount, and wait until the server has closed the directories below.
 #[derive(Debug, Parser)]
@@ -161,7 +159,7 @@ fn serving(dir: &Path, connection: u32) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     let mut shown = false;
-    for pid in pids.filter(|pid| has_device(*pid)) {
+    for pid in pids.filter(|pid| users::has_device(*pid)) {
         match users::served_by(pid) {
             Some(served) if served == connection => return Some(pid),
             Some(_) => shown = true,
@@ -174,12 +172,7 @@ fn serving(dir: &Path, connection: u32) -> Option<u32> {
     let Some(Answer::Given(stack)) = hung_mounts::ask(&[dir.to_owned()], Question::Stack).pop() else { return None };
     let pid = serde_json::from_slice::<serde_json::Value>(&stack).ok()?.get("pid")?.as_u64()?;
     // In this PID namespace, the number can be that of another process.
-    u32::try_from(pid).ok().filter(|pid| has_device(*pid))
-}
-
-fn has_device(pid: u32) -> bool {
-    let mut files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files.any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == Path::new(DEVICE)))
+    u32::try_from(pid).ok().filter(|pid| users::has_device(*pid))
 }
 
 #[cfg(test)]

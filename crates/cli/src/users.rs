@@ -69,6 +69,13 @@ pub fn of_file_system(minor: u32) -> Vec<User> {
     found
 }
 
+/// Whether a process has the device open that servers read.
+#[must_use]
+pub fn has_device(pid: u32) -> bool {
+    let mut files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == Path::new("/dev/fuse")))
+}
+
 /// Returns the minor number of the file system that a process serves, on kernels that show it
 /// (Linux 6.18).
 #[must_use]

@@ -805,7 +805,9 @@ fn umount_waits_for_the_server() {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         mounts.contains(&format!(" {} ", at.display()))
     };
-    let is_served = || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| files.next().is_some());
+    // The process can end between the two steps.
+    let is_served =
+        || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| files.next().is_some_and(|file| file.is_ok()));
     quiet(&format!("kill -STOP {pid}"));
     let mut umount = Command::new("umount").arg(&at).spawn().unwrap();
     while is_mounted() {
@@ -833,4 +835,32 @@ fn umount_of_one_of_two_mounts() {
     assert!(outcome.err.contains("target is busy"), "{}", outcome.err);
     drop(held);
     quiet(&format!("umount {}", second.display()));
+}
+
+/// A server ends when the last other process has left its mount namespace, unless the mount can be
+/// reached from another one.
+#[test]
+fn servers_end_with_their_mount_namespace() {
+    let stage = Stage::new();
+    let (rw, ro, at) = stage.union();
+    let shared = stage.dir("shared");
+    mount_fs("shared", &shared, "tmpfs", MountFlags::empty(), None).unwrap();
+    quiet(&format!("mount --make-shared {}", shared.display()));
+    let outside = shared.join("at");
+    fs::create_dir(&outside).unwrap();
+    let script = r#"mount -t unionfs -o "dirs=$1=rw:$2=ro" none "$3" && exec "$4" info --json "$3""#;
+    let start = |propagation: &str, rw: &Path, at: &Path| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", propagation, "sh", "-c", script, "sh"]);
+        let info = testkit::outcome(command.args([rw, &ro, at, Path::new(PROGRAM)])).succeeds().out;
+        serde_json::from_str::<serde_json::Value>(&info).unwrap()["pid"].as_u64().unwrap()
+    };
+    let second = stage.dir("second");
+    let visible = start("unchanged", &second, &outside);
+    let lost = start("private", &rw, &at);
+    await_end(lost);
+    // The other server has looked by then, too.
+    assert_eq!(fs::read(outside.join("base")).unwrap(), b"base\n");
+    quiet(&format!("umount {}", outside.display()));
+    await_end(visible);
 }

@@ -1,0 +1,114 @@
+//! The end of the mount namespace in which the server lives. The server keeps the namespace, and so
+//! its own mount, alive: nothing ends when the last other process has left. So the server looks for
+//! that, and unmounts.
+//!
+//! It stays if the mount can be reached from elsewhere: if the mount is shared, or the namespace is
+//! kept by a file.
+
+use crate::mountinfo::{self, Mount};
+use rustix::io::Errno;
+use server::Mounted;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The time between two looks.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Starts to wait for the end of the namespace, unless it is that of the machine or container, or
+/// can't be observed.
+pub fn watch(mounted: &Arc<Mounted>, point: &Path) {
+    let machines = namespace_of(1);
+    let own = namespace_of(std::process::id());
+    let (Ok(Some(own)), Ok(Some(machines)), true) = (own, machines, fuse::proc_shows_callers()) else { return };
+    if own == machines {
+        return;
+    }
+    let (mounted, point) = (Arc::downgrade(mounted), point.to_owned());
+    let started = std::thread::Builder::new()
+        .name("namespace".to_owned())
+        .stack_size(128 * 1024)
+        .spawn(move || wait(own, &mounted, &point));
+    if let Err(error) = started {
+        tracing::warn!("can't start a thread: {error}; the server outlives its mount namespace");
+    }
+}
+
+fn wait(namespace: u64, mounted: &Weak<Mounted>, point: &Path) {
+    loop {
+        std::thread::sleep(PERIOD);
+        if mounted.strong_count() == 0 {
+            return;
+        }
+        if has_ended(namespace, point) {
+            let Some(mounted) = mounted.upgrade() else { return };
+            tracing::info!("no other process is left in the mount namespace of {}: unmounting", point.display());
+            crate::signals::unmount(&mounted);
+            return;
+        }
+    }
+}
+
+/// Whether nothing can reach the mount in the namespace of this process any more. What can't be
+/// read may be something that can.
+fn has_ended(namespace: u64, point: &Path) -> bool {
+    let is_shared = |mount: &Mount| mount.point() == point && mount.is_shared();
+    let mounts = mountinfo::read();
+    !mounts.iter().any(is_shared) && is_empty(namespace) == Ok(true) && is_kept(namespace) == Ok(false)
+}
+
+/// Whether only servers like this one are in a mount namespace.
+fn is_empty(namespace: u64) -> Result<bool, Errno> {
+    for pid in processes()? {
+        if namespace_of(pid)? == Some(namespace) && !is_server(pid) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether an open file or a bind mount keeps a mount namespace.
+fn is_kept(namespace: u64) -> Result<bool, Errno> {
+    let name = PathBuf::from(format!("mnt:[{namespace}]"));
+    let mut seen = BTreeSet::new();
+    for pid in processes()? {
+        let Some(of_process) = namespace_of(pid)? else { continue };
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| errno(&error))?;
+        if files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)) {
+            return Ok(true);
+        }
+        if seen.insert(of_process) && mountinfo::read_of(pid).iter().any(|mount| mount.root() == name) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the processes, also those of other namespaces.
+fn processes() -> Result<Vec<u32>, Errno> {
+    let names = fs::read_dir("/proc").map_err(|error| errno(&error))?.flatten();
+    Ok(names.filter_map(|name| name.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns the inode number of a process's mount namespace; `None` if the process has ended.
+fn namespace_of(pid: u32) -> Result<Option<u64>, Errno> {
+    match fs::metadata(format!("/proc/{pid}/ns/mnt")) {
+        Ok(namespace) => Ok(Some(namespace.ino())),
+        Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => Ok(None),
+        Err(error) => Err(errno(&error)),
+    }
+}
+
+/// Whether a process serves a mount with this program: it waits for the end of its namespace too.
+fn is_server(pid: u32) -> bool {
+    let program = |process: &str| fs::metadata(format!("/proc/{process}/exe")).ok().map(|exe| (exe.dev(), exe.ino()));
+    pid == std::process::id()
+        || (program("self").is_some_and(|own| program(&pid.to_string()) == Some(own)) && crate::users::has_device(pid))
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
