@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 have_rust || die "no Rust $(wanted_rust) or newer: run \`make deps\`"
 as_builder "${CARGO:-cargo}" build --release --locked -p cli "$@"
 target=${CARGO_TARGET_DIR:-target}/release
+as_builder ln -sfn strata "$target/umount.fuse"
 "$target/strata" layers --names | while read -r type; do
 	as_builder ln -sfn strata "$target/mount.$type"
 	as_builder ln -sfn strata "$target/mount.fuse.$type"

@@ -58,9 +58,10 @@ need_rights() {
 }
 
 # Prints the helper names of the program built here, for each type of file system. mount(8) runs the
-# second one at a remount, and umount(8) the third one.
+# second one at a remount, and umount(8) the third one or, for an absolute path, umount.fuse.
 built_helpers() {
 	local type
+	echo umount.fuse
 	"$built" layers --names | while read -r type; do
 		printf '%s\n' "mount.$type" "mount.fuse.$type" "umount.fuse.$type"
 	done

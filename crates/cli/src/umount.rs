@@ -1,11 +1,15 @@
-//! `umount.fuse.TYPE`: the helper of umount(8). It unmounts, and waits until the server has closed
-//! the directories below: umount(2) returns before that.
+//! `umount.fuse` and `umount.fuse.TYPE`: the helpers of umount(8). They unmount, and wait until the
+//! server has closed the directories below: umount(2) returns before that.
+//!
+//! umount(8) calls the former for an absolute path without options. So that is called for other
+//! FUSE file systems too, which it unmounts without waiting.
 
 use crate::exit::{Exit, Failure};
 use crate::host_dir::reason;
 use crate::hung_mounts::{self, Answer, Question};
+use crate::mountinfo::{self, Mount};
 use crate::options::Type;
-use crate::{mountinfo, process, tool, users};
+use crate::{process, tool, users};
 use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -53,12 +57,12 @@ struct Cli {
     kind: Option<OsString>,
 }
 
-/// Whether `program` is `umount.TYPE` or `umount.fuse.TYPE`, in any directory.
+/// Whether `program` is `umount.fuse`, `umount.TYPE` or `umount.fuse.TYPE`, in any directory.
 #[must_use]
 pub fn is_called(program: &[u8]) -> bool {
     let name = program.rsplit(|byte| *byte == b'/').next().and_then(|name| name.strip_prefix(b"umount."));
     let kind = name.map(|name| name.strip_prefix(b"fuse.").unwrap_or(name));
-    kind.and_then(|kind| core::str::from_utf8(kind).ok()).and_then(Type::of).is_some()
+    kind.and_then(|kind| core::str::from_utf8(kind).ok()).is_some_and(|kind| kind == "fuse" || Type::of(kind).is_some())
 }
 
 /// Runs the helper and returns its exit status.
@@ -123,9 +127,16 @@ struct Server {
 }
 
 impl Server {
-    /// Returns the server of a mount. `None` if it is not found: it can be in another PID
+    /// Returns the server of a mount of Strata. `None` if it is not found: it can be in another PID
     /// namespace.
     fn of(dir: &Path) -> Option<Self> {
+        let is_ours = |mount: &Mount| {
+            let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
+            mount.point() == dir && kind.and_then(Type::of).is_some()
+        };
+        if !mountinfo::read().iter().any(is_ours) {
+            return None;
+        }
         let device = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
         let connection = device.stx_dev_minor;
         let pid = serving(dir, connection)?;
@@ -183,7 +194,7 @@ mod tests {
     #[test]
     fn the_command_is_well_formed() {
         Cli::command().debug_assert();
-        assert!(is_called(b"/sbin/umount.fuse.unionfs") && is_called(b"umount.wrapfs"));
+        assert!(is_called(b"/sbin/umount.fuse.unionfs") && is_called(b"umount.wrapfs") && is_called(b"umount.fuse"));
         assert!(!is_called(b"umount") && !is_called(b"umount.fuse.sshfs") && !is_called(b"mount.unionfs"));
         let cli = Cli::try_parse_from(["umount.fuse.unionfs", "/mnt", "-n", "-v", "-t", "fuse.unionfs"]).unwrap();
         assert!(cli.dir == Path::new("/mnt") && cli.verbose && !cli.lazy);

@@ -138,7 +138,7 @@ fn install_writes_only_to_the_given_directories() {
         let target = fs::read_link(&helper).unwrap();
         assert!(stage.sandbox.path(prefix).join("bin/strata").ends_with(target.strip_prefix("/").unwrap()));
         assert_eq!(said.contains("by its full name"), !places[0].starts_with("DESTDIR"), "{said}");
-        for name in ["fsck.unionfs", "fsck.versionfs", "umount.fuse.unionfs"] {
+        for name in ["fsck.unionfs", "fsck.versionfs", "umount.fuse", "umount.fuse.unionfs"] {
             assert!(stage.sandbox.path(sbin).join(name).is_symlink(), "{name}");
         }
         for page in ["man1/strata.1", "man8/mount.unionfs.8", "man8/mount.strata.8", "man8/fsck.versionfs.8"] {

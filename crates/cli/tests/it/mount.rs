@@ -34,9 +34,8 @@ impl Stage {
         for entry in fs::read_dir(&kept).unwrap().flatten() {
             symlink(entry.path(), real.join(entry.file_name())).unwrap();
         }
-        let helpers =
-            ["mount.unionfs", "mount.fuse.unionfs", "umount.fuse.unionfs", "mount.wrapfs", "mount.fuse.wrapfs"];
-        for name in helpers {
+        let helpers = ["mount.unionfs", "mount.fuse.unionfs", "mount.wrapfs", "mount.fuse.wrapfs"];
+        for name in helpers.into_iter().chain(["umount.fuse", "umount.fuse.unionfs"]) {
             let _ = fs::remove_file(real.join(name));
             symlink(PROGRAM, real.join(name)).unwrap();
         }
@@ -792,11 +791,16 @@ fn a_mount_can_be_placed_in_another_mount_namespace() {
     other.wait().unwrap();
 }
 
-/// umount(8) returns when the server has closed the branches. Their file system can be unmounted
-/// then, and is not in use any more.
+/// umount(8) returns when the server has closed the branches. It calls `umount.fuse` if it has an
+/// absolute path and no options, else `umount.fuse.unionfs`.
 #[test]
 fn umount_waits_for_the_server() {
     let stage = Stage::new();
+    umount_waits(&stage, &[]);
+    umount_waits(&stage, &["-c"]);
+}
+
+fn umount_waits(stage: &Stage, options: &[&str]) {
     let (rw, ro, at) = stage.union();
     quiet(&format!("mount -t unionfs -o dirs={}=rw:{}=ro none {}", rw.display(), ro.display(), at.display()));
     let info = testkit::outcome(Command::new(PROGRAM).args(["info", "--json"]).arg(&at)).succeeds().out;
@@ -809,11 +813,13 @@ fn umount_waits_for_the_server() {
     let is_served =
         || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| files.next().is_some_and(|file| file.is_ok()));
     quiet(&format!("kill -STOP {pid}"));
-    let mut umount = Command::new("umount").arg(&at).spawn().unwrap();
+    let mut umount = Command::new("umount").args(options).arg(&at).spawn().unwrap();
     while is_mounted() {
         std::thread::yield_now();
     }
-    assert!(umount.try_wait().unwrap().is_none() && is_served(), "the server can't have ended");
+    // The helper: the server can't have ended.
+    let children = format!("/proc/{0}/task/{0}/children", umount.id());
+    assert!(!fs::read_to_string(children).unwrap().is_empty() && is_served());
     quiet(&format!("kill -CONT {pid}"));
     assert!(umount.wait().unwrap().success());
     assert!(!is_served());
