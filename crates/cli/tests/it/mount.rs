@@ -791,38 +791,49 @@ fn a_mount_can_be_placed_in_another_mount_namespace() {
     other.wait().unwrap();
 }
 
-/// umount(8) returns when the server has closed the branches. It calls `umount.fuse` if it has an
-/// absolute path and no options, else `umount.fuse.unionfs`.
+/// The helper returns when the server has closed the branches.
 #[test]
 fn umount_waits_for_the_server() {
     let stage = Stage::new();
-    umount_waits(&stage, &[]);
-    umount_waits(&stage, &["-c"]);
-}
-
-fn umount_waits(stage: &Stage, options: &[&str]) {
     let (rw, ro, at) = stage.union();
     quiet(&format!("mount -t unionfs -o dirs={}=rw:{}=ro none {}", rw.display(), ro.display(), at.display()));
     let info = testkit::outcome(Command::new(PROGRAM).args(["info", "--json"]).arg(&at)).succeeds().out;
     let pid = serde_json::from_str::<serde_json::Value>(&info).unwrap()["pid"].to_string();
     let is_mounted = || {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
         mounts.contains(&format!(" {} ", at.display()))
     };
     // The process can end between the two steps.
     let is_served =
         || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut files| files.next().is_some_and(|file| file.is_ok()));
     quiet(&format!("kill -STOP {pid}"));
-    let mut umount = Command::new("umount").args(options).arg(&at).spawn().unwrap();
+    // umount(8) itself would send the server a request.
+    let mut umount = Command::new("/sbin/umount.fuse").arg(&at).spawn().unwrap();
     while is_mounted() {
         std::thread::yield_now();
     }
-    // The helper: the server can't have ended.
-    let children = format!("/proc/{0}/task/{0}/children", umount.id());
-    assert!(!fs::read_to_string(children).unwrap().is_empty() && is_served());
+    assert!(umount.try_wait().unwrap().is_none() && is_served());
     quiet(&format!("kill -CONT {pid}"));
     assert!(umount.wait().unwrap().success());
     assert!(!is_served());
+}
+
+/// umount(8) knows an absolute path without options as one of type fuse, others by their mount.
+#[test]
+fn umount_runs_the_helper() {
+    let stage = Stage::new();
+    let (rw, ro, at) = stage.union();
+    for helper in ["/sbin/umount.fuse", "/sbin/umount.fuse.unionfs"] {
+        fs::remove_file(helper).unwrap();
+        let script = format!("#!/bin/bash\necho called >>/mnt/calls\nexec -a \"$0\" {PROGRAM} \"$@\"\n");
+        fs::write(helper, script).unwrap();
+        fs::set_permissions(helper, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for options in ["", "-c "] {
+        quiet(&format!("mount -t unionfs -o dirs={}=rw:{}=ro none {}", rw.display(), ro.display(), at.display()));
+        quiet(&format!("umount {options}{}", at.display()));
+    }
+    assert_eq!(fs::read_to_string(stage.sandbox.path("calls")).unwrap(), "called\ncalled\n");
 }
 
 /// A mount that is still used elsewhere is not waited for.
