@@ -7,6 +7,9 @@ pub(crate) const WORK: &[u8] = b".wh..wh.work";
 /// The name of the index in the root of a branch.
 pub(crate) const LINKS: &[u8] = b".wh..wh.links";
 
+/// The names in the root of a branch of what `strata commit` records there (`crates/changes`).
+pub(crate) const COMMITS: [&[u8]; 2] = [b".wh..wh.commit", b".wh..wh.committed"];
+
 /// The name in a work directory of what an interrupted snapshot leaves.
 pub(crate) const SNAPSHOT: &[u8] = b"snapshot";
 

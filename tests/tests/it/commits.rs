@@ -17,6 +17,8 @@ fn a_commit_of_a_part_leaves_no_conflict() {
         rm u/z u/z2
         um
         strata commit --branches a:b x
+        is "a/.wh..wh.committed" ls a/.wh..wh.committed
+        is "" sh -c 'fsck.unionfs -nv a=rw:b=ro | grep unknown'
         # Together with what an earlier commit moved.
         strata commit --branches a:b y
         strata commit --branches a:b z

@@ -10,7 +10,7 @@ use crate::lookup::Hit;
 use crate::metacopy::{METACOPIES, PREFIX as METACOPY};
 use crate::opaque_redirect::{MOVED, OPAQUE, REDIRECT, Redirect};
 use crate::ownfiles::ASIDE;
-use crate::ownnames::{LINKS, WORK};
+use crate::ownnames::{COMMITS, LINKS, WORK};
 use crate::whiteout::{Listed, OLD_OPAQUE, classify, is_long, long_digest};
 use crate::work::entries;
 use std::collections::{HashMap, HashSet};
@@ -79,7 +79,9 @@ fn is_digest(digest: &[u8]) -> bool {
 
 /// Whether the union uses the name in the root of a branch.
 fn is_of_root(name: &[u8]) -> bool {
-    [WORK, LINKS, IDENT, IDENT_NEW, MOVED, METACOPIES].contains(&name) || name.starts_with(ASIDE.as_bytes())
+    [WORK, LINKS, IDENT, IDENT_NEW, MOVED, METACOPIES].contains(&name)
+        || COMMITS.contains(&name)
+        || name.starts_with(ASIDE.as_bytes())
 }
 
 impl Directory {
