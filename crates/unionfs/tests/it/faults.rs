@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
             (Ok(()), Err(refusal)) => Err(format!("succeeds, expected one of {refusal:?}")),
             (Err(e), new) => {
                 let injected = match fault {
-                    Fault::Error(e) | Fault::Errors(e) => e,
+                    Fault::Error(e) | Fault::Errors(e) | Fault::ShortWrite { errno: e, .. } => e,
                     Fault::Crash | Fault::CrashInWrite { .. } => Errno::IO,
                 };
                 let refused = new.as_ref().is_err_and(|r| r.contains(&e));

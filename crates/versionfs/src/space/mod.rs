@@ -194,15 +194,17 @@ impl Core {
             }
             self.walk(&cx, &mut next, stops)?;
         };
-        if let Err(errno) = self.blocks.collect(&cx, stops) {
-            tracing::debug!(%errno, "can't give back the space of content-addressed versions yet");
-        }
         for set in core::mem::take(&mut next.unwritten) {
             if let Err(errno) = set.lock(self, &cx).and_then(|mut locked| locked.write_late(&cx)) {
                 tracing::debug!(%errno, "can't write the index {} yet", set.stem.escape_ascii());
             }
         }
         let count = cleaned.discarded - before.0;
+        if count > 0
+            && let Err(errno) = self.blocks.collect(&cx, stops)
+        {
+            tracing::debug!(%errno, "can't give back the space of content-addressed versions yet");
+        }
         match count {
             0 => {}
             1..MANY => tracing::debug!("discarded {count} old versions for lack of room"),
