@@ -121,6 +121,7 @@ impl Branches {
         let mut outcome = Outcome { done: chosen, failed: Vec::new(), conflicts };
         journal.add(work.iter().flat_map(directories));
         journal.write(&cx, &upper).at("write the journal", b"")?;
+        let touched = self.touched(&views, &work)?;
         let mut target = Target::new(self, &views, &found.groups)?;
         for (at, change) in work.iter().enumerate() {
             let bytes = change.after.filter(|_| change.content).map_or(0, |facts| facts.size);
@@ -157,7 +158,7 @@ impl Branches {
         self.correct_link_counts()?;
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
-            self.record_own_times(&before, &criteria)?;
+            self.record_own_times(&before, &touched, &criteria)?;
             Journal::remove(&cx, &upper).at("remove the journal", b"")?;
             self.tidy()?;
         }

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// The time between two looks.
 const PERIOD: Duration = Duration::from_secs(5);
 
+/// Looks one after the other that must find nobody.
+const LOOKS: u32 = 3;
+
 /// Starts to wait for the end of the namespace, unless it is that of the machine or container, or
 /// can't be observed.
 pub fn watch(mounted: &Arc<Mounted>, point: &Path) {
@@ -38,12 +41,15 @@ pub fn watch(mounted: &Arc<Mounted>, point: &Path) {
 }
 
 fn wait(namespace: u64, mounted: &Weak<Mounted>, point: &Path) {
+    let mut looks = 0;
     loop {
         std::thread::sleep(PERIOD);
         if mounted.strong_count() == 0 {
             return;
         }
-        if has_ended(namespace, point) {
+        // A process can be created while the others are looked at.
+        looks = if has_ended(namespace, point) { looks + 1 } else { 0 };
+        if looks >= LOOKS {
             let Some(mounted) = mounted.upgrade() else { return };
             tracing::info!("no other process is left in the mount namespace of {}: unmounting", point.display());
             crate::signals::unmount(&mounted);
@@ -63,11 +69,30 @@ fn has_ended(namespace: u64, point: &Path) -> bool {
 /// Whether only servers like this one are in a mount namespace.
 fn is_empty(namespace: u64) -> Result<bool, Errno> {
     for pid in processes()? {
-        if namespace_of(pid)? == Some(namespace) && !is_server(pid) {
+        if is_in(pid, namespace)? && !is_server(pid) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether a thread of a process is in a mount namespace: each can enter one alone, and the first
+/// one can have ended.
+fn is_in(pid: u32, namespace: u64) -> Result<bool, Errno> {
+    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(threads) => threads,
+        Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => return Ok(false),
+        Err(error) => return Err(errno(&error)),
+    };
+    for thread in threads.flatten() {
+        match fs::metadata(thread.path().join("ns/mnt")) {
+            Ok(found) if found.ino() == namespace => return Ok(true),
+            Ok(_) => {}
+            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => {}
+            Err(error) => return Err(errno(&error)),
+        }
+    }
+    Ok(false)
 }
 
 /// Whether an open file or a bind mount keeps a mount namespace.
@@ -76,12 +101,24 @@ fn is_kept(namespace: u64) -> Result<bool, Errno> {
     let mut seen = BTreeSet::new();
     for pid in processes()? {
         let Some(of_process) = namespace_of(pid)? else { continue };
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| errno(&error))?;
+        let files = match fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(files) => files,
+            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => continue,
+            Err(error) => return Err(errno(&error)),
+        };
         if files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)) {
             return Ok(true);
         }
-        if seen.insert(of_process) && mountinfo::read_of(pid).iter().any(|mount| mount.root() == name) {
+        if seen.contains(&of_process) {
+            continue;
+        }
+        let mounts = mountinfo::read_of(pid);
+        if mounts.iter().any(|mount| mount.root() == name) {
             return Ok(true);
+        }
+        // That of a process that has just ended is empty.
+        if !mounts.is_empty() {
+            seen.insert(of_process);
         }
     }
     Ok(false)

@@ -5,8 +5,6 @@
 //! FUSE file systems too, which it unmounts without waiting.
 
 use crate::exit::{Exit, Failure};
-use crate::host_dir::reason;
-use crate::hung_mounts::{self, Answer, Question};
 use crate::mountinfo::{self, Mount};
 use crate::options::Type;
 use crate::{process, tool, users};
@@ -14,17 +12,21 @@ use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long the helper waits for the server: longer than it writes its records and closes its
 /// descriptors on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Its owner is root, and the helper runs as the caller: nobody else chooses what is run.
+const UMOUNT: &str = "/bin/umount";
+
 /// The directory with one entry for each connection that a mount uses, in any mount namespace.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
@@ -74,13 +76,17 @@ pub fn run(args: &[OsString]) -> Exit {
 
 fn execute(cli: &Cli) -> Result<(), Failure> {
     cli.namespace.as_deref().map_or(Ok(()), process::enter_namespace)?;
-    // A mount that is detached can be in use for any time; one that hangs need not answer.
-    let server = if cli.lazy || cli.force { None } else { Server::of(&cli.dir) };
-    if !unmount(cli)? {
-        return Ok(());
-    }
-    if cli.verbose {
-        tool::print(format!("{} unmounted\n", cli.dir.display()))?;
+    // A mount that is detached can be in use for any time, one that is made read-only stays, and
+    // one that hangs need not answer.
+    let ours = ours(&cli.dir);
+    let waits = !(cli.lazy || cli.force || cli.read_only);
+    let server = ours.as_deref().filter(|_| waits).and_then(Server::of);
+    // One that hangs would hang umount(8), which asks it.
+    let is_done = ours.is_some_and(|dir| waits && rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW).is_ok());
+    match (is_done, cli.verbose) {
+        (true, true) => tool::print(format!("{} unmounted\n", cli.dir.display()))?,
+        (true, false) => {}
+        (false, _) => unmount(cli)?,
     }
     if let Some(server) = server
         && !server.ends()
@@ -94,28 +100,31 @@ fn execute(cli: &Cli) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Unmounts. Returns false if the mount is in use and was made read-only instead.
-fn unmount(cli: &Cli) -> Result<bool, Failure> {
+/// Returns the path without symbolic links if a mount of Strata is there.
+fn ours(dir: &Path) -> Option<PathBuf> {
+    let dir = dir.canonicalize().ok()?;
+    let is_ours = |mount: &Mount| {
+        let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
+        mount.point() == dir && kind.and_then(Type::of).is_some()
+    };
+    mountinfo::read().iter().any(is_ours).then_some(dir)
+}
+
+/// Has umount(8) unmount without helpers. It knows what the caller may do, also on mounts of other
+/// file systems.
+fn unmount(cli: &Cli) -> Result<(), Failure> {
     let dir = cli.dir.display();
-    let mut flags = UnmountFlags::NOFOLLOW;
-    flags.set(UnmountFlags::DETACH, cli.lazy);
-    flags.set(UnmountFlags::FORCE, cli.force);
-    match rustix::mount::unmount(&cli.dir, flags) {
-        Ok(()) => Ok(true),
-        // umount(8) runs the helper as the user.
-        Err(Errno::PERM) => match fuse::unmount_as_user(&cli.dir, cli.lazy) {
-            Ok(()) => Ok(true),
-            Err(error) => Err(Failure::mount(format!("{dir}: {error}"))),
-        },
-        Err(Errno::BUSY) if cli.read_only => {
-            let done = rustix::mount::mount_remount(&cli.dir, MountFlags::RDONLY, c"");
-            let failed = |errno| Failure::mount(format!("{dir}: can't make it read-only: {}", reason(errno)));
-            done.map_err(failed).map(|()| false)
-        }
-        Err(Errno::BUSY) => Err(Failure::mount(format!("{dir}: target is busy"))),
-        Err(Errno::INVAL) => Err(Failure::mount(format!("{dir}: not mounted"))),
-        Err(errno) => Err(Failure::mount(format!("{dir}: {}", reason(errno)))),
+    let options =
+        [(cli.lazy, "-l"), (cli.force, "-f"), (cli.read_only, "-r"), (cli.verbose, "-v"), (cli.no_table, "-n")];
+    let mut umount = Command::new(UMOUNT);
+    umount.arg("-i").args(options.iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option));
+    let done = umount.arg("--").arg(&cli.dir).output();
+    let done = done.map_err(|error| Failure::mount(format!("{dir}: can't run {UMOUNT}: {error}")))?;
+    if done.status.success() {
+        return tool::print(done.stdout);
     }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(Failure::mount(said.trim_end().trim_start_matches("umount: ")))
 }
 
 /// The server of a mount.
@@ -130,16 +139,10 @@ impl Server {
     /// Returns the server of a mount of Strata. `None` if it is not found: it can be in another PID
     /// namespace.
     fn of(dir: &Path) -> Option<Self> {
-        let is_ours = |mount: &Mount| {
-            let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
-            mount.point() == dir && kind.and_then(Type::of).is_some()
-        };
-        if !mountinfo::read().iter().any(is_ours) {
-            return None;
-        }
-        let device = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        // The mount of another user answers no more than this.
+        let device = rustix::fs::statx(CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
         let connection = device.stx_dev_minor;
-        let pid = serving(dir, connection)?;
+        let pid = serving(connection)?;
         let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         Some(Self { pid, process, connection })
     }
@@ -164,26 +167,12 @@ impl Server {
     }
 }
 
-/// Returns the process that serves a connection. Kernels before 6.18 don't show that: there the
-/// mount is asked, which would keep one that hangs in use.
-fn serving(dir: &Path, connection: u32) -> Option<u32> {
+/// Returns the process that serves a connection. Kernels before 6.18 don't show that. There, the
+/// mount would have to be asked, and one that hangs would stay in use: the helper doesn't wait.
+fn serving(connection: u32) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
-    let mut shown = false;
-    for pid in pids.filter(|pid| users::has_device(*pid)) {
-        match users::served_by(pid) {
-            Some(served) if served == connection => return Some(pid),
-            Some(_) => shown = true,
-            None => {}
-        }
-    }
-    if shown {
-        return None;
-    }
-    let Some(Answer::Given(stack)) = hung_mounts::ask(&[dir.to_owned()], Question::Stack).pop() else { return None };
-    let pid = serde_json::from_slice::<serde_json::Value>(&stack).ok()?.get("pid")?.as_u64()?;
-    // In this PID namespace, the number can be that of another process.
-    u32::try_from(pid).ok().filter(|pid| users::has_device(*pid))
+    let mut pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    pids.find(|pid| users::has_device(*pid) && users::served_by(*pid) == Some(connection))
 }
 
 #[cfg(test)]

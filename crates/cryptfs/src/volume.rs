@@ -42,7 +42,9 @@ impl Volume {
             read.ok_or("not an encrypted volume: it has no gocryptfs.conf; create one with `cryptctl init DIR`")?;
         let config = Config::parse(&bytes).map_err(|error| format!("gocryptfs.conf: {error}"))?;
         let volume = Self { flags: *config.flags(), lower, outside };
-        volume.warn_of_misfit().map_err(|errno| format!("can't list the volume: {errno}"))?;
+        if let Err(errno) = volume.warn_of_misfit() {
+            tracing::warn!(%errno, "can't list the volume, so its names are not compared with gocryptfs.conf");
+        }
         Ok(volume)
     }
 

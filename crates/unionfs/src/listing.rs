@@ -433,6 +433,8 @@ impl Slot {
             let listing = Arc::new(Mutex::new(kept));
             let is_kept = !merging.lost;
             self.readers.lose_merged();
+            // Its reader goes on with positions that no kept listing explains.
+            self.readers.lost |= !is_kept;
             let old = if is_kept { self.kept.replace(listing.clone()) } else { None };
             Ended { listing, work, is_kept, _old: old }
         });

@@ -154,7 +154,7 @@ fn kill_one(dir: &Path, time: Duration) -> bool {
     child.kill().unwrap();
     child.wait().unwrap();
     let journal = std::fs::read(dir.join(JOURNAL)).unwrap_or_default();
-    journal.chunks(4096).any(|page| page.starts_with(b"STRAREC1"))
+    journal.chunks(4096).any(|page| page.starts_with(b"STRAREC2"))
 }
 
 #[test]

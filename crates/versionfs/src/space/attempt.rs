@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use vnode::{Errno, Result};
 
-/// What this thread knows of the operation that it runs in [`Core::with_room`].
+/// What this thread knows of the operation that it runs (`Core::with_room`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attempt {
     /// Whether there is such an operation.

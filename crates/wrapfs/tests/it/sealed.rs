@@ -89,7 +89,7 @@ fn make_nearly_late(below: &Arc<dyn Layer>) {
     for at in (4096..found.attr.size).step_by(4096) {
         let mut prefix = [0; 128];
         file.read(&ROOT, &mut prefix, at).unwrap();
-        if prefix.starts_with(b"STRAREC1") {
+        if prefix.starts_with(b"STRAREC2") {
             let mut data = vec![0; u32::from_le_bytes(prefix[12..16].try_into().unwrap()) as usize];
             file.read(&ROOT, &mut data, at + 128).unwrap();
             prefix[96..104].copy_from_slice(&time.to_le_bytes());
