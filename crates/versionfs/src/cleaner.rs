@@ -475,7 +475,7 @@ impl Core {
         Ok(Some((newest, locked.infos(cx, &crate::tags::times(self, cx)?)?)))
     }
 
-    pub(crate) fn discard_all(
+    fn discard_all(
         &self,
         cx: &Cx<'_>,
         set: &Set,

@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::set::{Locked, Made, Set, find_store, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-use versionset::{Cause, Departure, Letter, Record, STORE, StoreName, parse, version_name};
+use versionset::{Cause, Departure, Letter, Record, STORE, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, SetAttr, SetTime, Vnode};
 
 /// How an object whose last name goes becomes a version.
@@ -326,11 +326,7 @@ impl VersionVnode {
         }
         let server = self.core.server(cx);
         let Some(store) = find_store(&server, &self.lower)? else { return Ok(true) };
-        let mut has_version = false;
-        crate::walk::list(&server, &store, &mut |entry| {
-            has_version |= matches!(parse(entry.name.as_bytes()), StoreName::Version { .. });
-        })?;
-        Ok(!has_version)
+        Ok(!crate::walk::has_version(&server, &store)?)
     }
 
     /// Fails with `ENOTEMPTY` if users see an entry in this directory.

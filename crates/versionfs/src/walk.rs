@@ -134,6 +134,15 @@ fn open(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<Option<Arc<dyn
     Ok(Some(at))
 }
 
+/// Whether a store has the file of a version.
+pub(crate) fn has_version(cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<bool> {
+    let mut has_one = false;
+    list(cx, store, &mut |entry| {
+        has_one |= matches!(parse(entry.name.as_bytes()), StoreName::Version { .. });
+    })?;
+    Ok(has_one)
+}
+
 /// Lists a directory.
 pub(crate) fn list(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, add: &mut dyn FnMut(&DirEntry<'_>)) -> Result<()> {
     let mut cookie = 0;

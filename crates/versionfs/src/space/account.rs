@@ -18,9 +18,8 @@ const SPEED: u64 = 2 << 30;
 /// Bytes beside the reserve that may be filled unseen.
 const AMPLE: u64 = 1 << 30;
 
-/// How often free space is looked at.
+/// The shortest and the longest time between two looks at the free space.
 const OFTEN: Duration = Duration::from_millis(20);
-
 const SELDOM: Duration = Duration::from_secs(60);
 
 /// After this time versions may have outlived what protected them.

@@ -31,7 +31,7 @@ const MANY: u64 = 100;
 /// How often an operation on a full disk is tried again; each time more is discarded for it.
 const TRIES: u32 = 4;
 
-/// How long they are those that go first.
+/// How long after a walk the versions that it remembered are those that go first.
 const FRESH: Duration = Duration::from_secs(600);
 
 /// What a pass made.

@@ -248,9 +248,7 @@ fn has_versions(cx: &Cx<'_>, found: &Found, set: &Set, number: u64) -> Result<bo
     let Some(dir) = found.store.lookup(cx, Name::new(&name)?)? else { return Ok(false) };
     let mut has_some = false;
     walk::stores(cx, &dir.vnode, &[], &mut |_, found| {
-        walk::list(cx, &found.store, &mut |entry| {
-            has_some |= matches!(parse(entry.name.as_bytes()), StoreName::Version { .. });
-        })?;
+        has_some = walk::has_version(cx, &found.store)?;
         Ok(!has_some)
     })?;
     Ok(has_some)
