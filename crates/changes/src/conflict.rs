@@ -21,10 +21,11 @@ use crate::find::upper_part;
 use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
 use crate::own_times::OwnTimes;
 use crate::select::Selection;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use unionfs::offline::{OPAQUE_MARK, whiteout_name};
-use vnode::{Attr, Time, Vnode};
+use vnode::{Attr, Kind, Time, Vnode};
 
 /// Which files have changed.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +40,17 @@ pub(crate) struct Criteria {
     pub(crate) is_copy: bool,
     /// Change times that earlier commits have moved.
     pub(crate) own: OwnTimes,
+}
+
+/// What a commit leaves as it is of a file of which it replaces or removes a name: modification
+/// time, size, mode and owner.
+type Untouched = (Time, u64, u32, u32, u32);
+
+/// Files below by number.
+pub(crate) type Touched = BTreeMap<u64, Untouched>;
+
+fn facts(attr: &Attr) -> Untouched {
+    (attr.mtime, attr.size, attr.mode, attr.uid, attr.gid)
 }
 
 impl Branches {
@@ -113,6 +125,50 @@ impl Branches {
             }
         }
         Ok(conflicts)
+    }
+
+    /// Returns the files below with other names that these changes replace or remove.
+    pub(crate) fn touched(&self, views: &Views, work: &[Change]) -> Result<Touched, Failed> {
+        let mut touched = Touched::new();
+        for path in work.iter().flat_map(|change| [Some(&change.path), change.from.as_ref()]).flatten() {
+            if let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? {
+                let attr = below.getattr(&cx()).at("read the attributes", path)?;
+                if attr.kind() != Kind::Directory && attr.nlink > 1 {
+                    touched.insert(below.id(), facts(&attr));
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Records the change times that this commit or an earlier one has moved. `before`: the
+    /// conflicts when this commit began; `touched`: the files that it has replaced or removed. What
+    /// others have changed meanwhile remains a conflict.
+    pub(crate) fn record_own_times(
+        &self,
+        before: &[Conflict],
+        touched: &Touched,
+        criteria: &Criteria,
+    ) -> Result<(), Error> {
+        let views = self.views()?;
+        let left = self.find(&views)?.changes;
+        let earlier = &criteria.own;
+        let criteria = Criteria { began: None, own: OwnTimes::new(), ..criteria.clone() };
+        let mut moved = self.conflicts_of(&views, &left, &criteria)?;
+        moved.retain(|conflict| !before.iter().any(|known| known.path == conflict.path));
+        let mut own = Vec::new();
+        for conflict in &moved {
+            let change = left.iter().find(|change| change.path == conflict.path);
+            let path = change.and_then(|change| change.from.as_ref()).unwrap_or(&conflict.path);
+            let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? else { continue };
+            let attr = below.getattr(&cx()).at("read the attributes", path)?;
+            if touched.get(&below.id()) == Some(&facts(&attr)) {
+                own.push(conflict.path.clone());
+            }
+        }
+        moved.retain(|conflict| own.contains(&conflict.path) || earlier.get(&conflict.path) == Some(&conflict.changed));
+        let times: OwnTimes = moved.into_iter().map(|conflict| (conflict.path, conflict.changed)).collect();
+        Ok(self.write_own_times(&times)?)
     }
 
     /// Returns when the upper branch's record of a path was created. In a copy of the branch, this

@@ -6,15 +6,11 @@
 //! remaining change the change time that the commit left below, in seconds and nanoseconds since
 //! the epoch, and the path of the change, which a NUL terminates.
 
-use crate::branches::{Branches, Views, cx};
-use crate::change::Change;
-use crate::conflict::Criteria;
+use crate::branches::{Branches, cx};
 use crate::error::{At, Failed};
-use crate::ops::resolve;
 use crate::temp::{read_file, remove_file, replace_file};
-use crate::{Conflict, Error};
 use std::collections::BTreeMap;
-use vnode::{Attr, Kind, Time};
+use vnode::Time;
 
 /// The file's name.
 pub(crate) const NAME: &[u8] = b".wh..wh.committed";
@@ -23,17 +19,6 @@ const HEADER: &[u8] = b"strata-committed 1\n";
 /// The change times that commits left below, by the path of the remaining change.
 pub(crate) type OwnTimes = BTreeMap<Vec<u8>, Time>;
 
-/// What a commit leaves as it is of a file of which it replaces or removes a name: modification
-/// time, size, mode and owner.
-type Untouched = (Time, u64, u32, u32, u32);
-
-/// Files below by number.
-pub(crate) type Touched = BTreeMap<u64, Untouched>;
-
-fn facts(attr: &Attr) -> Untouched {
-    (attr.mtime, attr.size, attr.mode, attr.uid, attr.gid)
-}
-
 impl Branches {
     /// Returns the change times that earlier commits have moved.
     pub(crate) fn own_times(&self) -> Result<OwnTimes, Failed> {
@@ -41,53 +26,14 @@ impl Branches {
         Ok(bytes.map(|bytes| decode(&bytes)).unwrap_or_default())
     }
 
-    /// Returns the files below with other names that these changes replace or remove.
-    pub(crate) fn touched(&self, views: &Views, work: &[Change]) -> Result<Touched, Failed> {
-        let mut touched = Touched::new();
-        for path in work.iter().flat_map(|change| [Some(&change.path), change.from.as_ref()]).flatten() {
-            if let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? {
-                let attr = below.getattr(&cx()).at("read the attributes", path)?;
-                if attr.kind() != Kind::Directory && attr.nlink > 1 {
-                    touched.insert(below.id(), facts(&attr));
-                }
-            }
-        }
-        Ok(touched)
-    }
-
-    /// Records the change times that this commit or an earlier one has moved. `before`: the
-    /// conflicts when this commit began; `touched`: the files that it has replaced or removed. What
-    /// others have changed meanwhile remains a conflict.
-    pub(crate) fn record_own_times(
-        &self,
-        before: &[Conflict],
-        touched: &Touched,
-        criteria: &Criteria,
-    ) -> Result<(), Error> {
-        let (views, upper) = (self.views()?, self.upper_root());
-        let left = self.find(&views)?.changes;
-        let earlier = &criteria.own;
-        let criteria = Criteria { began: None, own: OwnTimes::new(), ..criteria.clone() };
-        let mut moved = self.conflicts_of(&views, &left, &criteria)?;
-        moved.retain(|conflict| !before.iter().any(|known| known.path == conflict.path));
-        let mut own = Vec::new();
-        for conflict in &moved {
-            let change = left.iter().find(|change| change.path == conflict.path);
-            let path = change.and_then(|change| change.from.as_ref()).unwrap_or(&conflict.path);
-            let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? else { continue };
-            let attr = below.getattr(&cx()).at("read the attributes", path)?;
-            if touched.get(&below.id()) == Some(&facts(&attr)) {
-                own.push(conflict.path.clone());
-            }
-        }
-        moved.retain(|conflict| own.contains(&conflict.path) || earlier.get(&conflict.path) == Some(&conflict.changed));
-        let times: OwnTimes = moved.into_iter().map(|conflict| (conflict.path, conflict.changed)).collect();
+    /// Writes the change times that commits have moved, or removes the file if there are none.
+    pub(crate) fn write_own_times(&self, times: &OwnTimes) -> Result<(), Failed> {
+        let (cx, upper) = (cx(), self.upper_root());
         let written = match times.is_empty() {
-            true => remove_file(&cx(), &upper, NAME),
-            false => replace_file(&cx(), &upper, NAME, &encode(&times)),
+            true => remove_file(&cx, &upper, NAME),
+            false => replace_file(&cx, &upper, NAME, &encode(times)),
         };
-        written.at("write the times of the commit", b"")?;
-        Ok(())
+        written.at("write the times of the commit", b"")
     }
 }
 
