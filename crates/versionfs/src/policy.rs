@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use versionpolicy::{
     Access, AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
-    UserConfig,
+    UserConfig, Versions,
 };
 use versionset::{STORE, Who};
 use vnode::{Attr, Cx, Kind, Name, NumberMap, OpenFlags, Result, Time, Vnode};
@@ -399,9 +399,18 @@ impl Head<'_> {
         Ok(Some(self.core.policy_of(&server, (&place.dir, &place.name), facts, &who, self.core.now())))
     }
 
-    /// Whether no versions of the file are made.
+    /// Whether no versions of changes of the file are made.
     pub(crate) fn is_excluded(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
-        Ok(self.policy(cx, attr)?.is_some_and(|policy| !policy.versions))
+        Ok(self.wanted(cx, attr)? != Versions::All)
+    }
+
+    /// Whether no version of the file is made when its last name goes.
+    pub(crate) fn is_forgotten(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
+        Ok(self.wanted(cx, attr)? == Versions::None)
+    }
+
+    fn wanted(&self, cx: &Cx<'_>, attr: &Attr) -> Result<Versions> {
+        Ok(self.policy(cx, attr)?.map_or(Versions::All, |policy| policy.versions))
     }
 
     /// Whether a file whose last name goes leaves no version: the policy excludes it, no older
@@ -409,23 +418,23 @@ impl Head<'_> {
     /// history of such a name refers to this one: an editor may rename a file to a backup, which it
     /// removes later.
     pub(crate) fn is_droppable(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
-        if !self.is_excluded(cx, attr)? {
+        if !self.is_forgotten(cx, attr)? {
             return Ok(false);
         }
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(true) };
         let from = sets.own.lock(self.core, cx)?.index().birth.as_ref().and_then(|birth| birth.from.clone());
-        if from.is_some_and(|from| !self.was_excluded(cx, attr, &from)) {
+        if from.is_some_and(|from| !self.was_forgotten(cx, attr, &from)) {
             return Ok(false);
         }
         Ok(sets.keeps.lock(self.core, cx)?.dependent().is_none())
     }
 
     /// Whether the policy excludes the file under a former name. If that can't be found out, no.
-    fn was_excluded(&self, cx: &Cx<'_>, attr: &Attr, from: &versionset::Place) -> bool {
+    fn was_forgotten(&self, cx: &Cx<'_>, attr: &Attr, from: &versionset::Place) -> bool {
         let server = self.core.server(cx);
         let Ok(dir) = self.core.by_number(&server, from.dir) else { return false };
         let facts = (attr.size, attr.uid, attr.gid);
         let who = || Some(self.core.callers.who(cx));
-        !self.core.policy_of(&server, (&dir, &from.name), facts, &who, self.core.now()).versions
+        self.core.policy_of(&server, (&dir, &from.name), facts, &who, self.core.now()).versions == Versions::None
     }
 }

@@ -117,7 +117,7 @@ impl VersionVnode {
             }
             let fate = if attr.nlink > 1 {
                 Fate::Named
-            } else if self.head().is_excluded(cx, &attr)? {
+            } else if self.head().is_forgotten(cx, &attr)? {
                 Fate::Dropped
             } else {
                 Fate::Kept
@@ -295,7 +295,7 @@ impl VersionVnode {
         victim.require_empty(cx)?;
         self.core.blocks.moved();
         let cx = &blocking(cx);
-        if !victim.has_store(cx)? && victim.head().is_excluded(cx, &entry.attr)? {
+        if !victim.has_store(cx)? && victim.head().is_forgotten(cx, &entry.attr)? {
             self.lower.rmdir(cx, name)?;
             victim.inode.forget_place();
             self.core.policies.forget_paths();

@@ -4,7 +4,7 @@ use crate::document::Table;
 use crate::problem::{Problem, Problems, Severity, one_of};
 use crate::quantity::Quantity;
 use crate::range::{NO_LIMIT, Range};
-use crate::settings::{Generation, Generations, Keep, Limit, NoSpace, Set, Settings, Storage};
+use crate::settings::{Generation, Generations, Keep, Limit, NoSpace, Set, Settings, Storage, Versions};
 use std::sync::Arc;
 
 const KEYS: [&str; 9] = ["versions", "storage", "number", "age", "space", "keep", "landmarks", "nospace", "external"];
@@ -21,7 +21,7 @@ pub(crate) struct Bound<T> {
 pub(crate) struct Bounds {
     limits: [Option<Bound<Range>>; 6],
     keep: [Option<Bound<Range>>; 5],
-    versions: Option<Bound<Vec<bool>>>,
+    versions: Option<Bound<Vec<Versions>>>,
     storage: Option<Bound<Vec<Storage>>>,
     landmarks: Option<Bound<Vec<bool>>>,
     nospace: Option<Bound<Vec<NoSpace>>>,
@@ -48,9 +48,8 @@ impl Bounds {
                 *bound = read_range(&keep, name, Quantity::Count, problems);
             }
         }
-        let flags = ([true, false], ["true", "false"]);
-        bounds.versions = read_choices(table, "versions", &flags.0, &flags.1, problems);
-        bounds.landmarks = read_choices(table, "landmarks", &flags.0, &flags.1, problems);
+        bounds.versions = read_choices(table, "versions", &Versions::ALL, &Versions::NAMES, problems);
+        bounds.landmarks = read_choices(table, "landmarks", &[true, false], &["true", "false"], problems);
         bounds.storage = read_choices(table, "storage", &Storage::ALL, &Storage::NAMES, problems);
         bounds.nospace = read_choices(table, "nospace", &NoSpace::ALL, &NoSpace::NAMES, problems);
         bounds.external = table.get("external").and_then(|node| {
@@ -72,7 +71,7 @@ impl Bounds {
             self.clamp_keep(set, &mut report);
         }
         let flag = |value: bool| if value { "true" } else { "false" };
-        choose(&mut settings.versions, self.versions.as_ref(), "versions", flag, &mut report);
+        choose(&mut settings.versions, self.versions.as_ref(), "versions", Versions::name, &mut report);
         choose(&mut settings.landmarks, self.landmarks.as_ref(), "landmarks", flag, &mut report);
         choose(&mut settings.storage, self.storage.as_ref(), "storage", Storage::name, &mut report);
         choose(&mut settings.nospace, self.nospace.as_ref(), "nospace", NoSpace::name, &mut report);
@@ -196,20 +195,9 @@ fn read_choices<T: Copy>(
 ) -> Option<Bound<Vec<T>>> {
     let node = table.get(key)?;
     let line = node.place(problems).line;
-    let one = |node: crate::document::Node<'_>| match node.value.as_bool() {
-        // true and false are words too, without quotes.
-        Some(flag) => {
-            let value = crate::settings::named(if flag { "true" } else { "false" }, all, names);
-            if value.is_none() {
-                problems.error(&node.span, format!("expected a list of {}", one_of(names)));
-            }
-            value
-        }
-        None => node.word(all, names, problems),
-    };
     let values = node
         .value
         .as_array()
         .map_or_else(|| vec![node.clone()], |list| list.iter().map(crate::document::Node::new).collect());
-    Some(Bound { value: values.into_iter().filter_map(one).collect(), line })
+    Some(Bound { value: values.into_iter().filter_map(|node| node.word(all, names, problems)).collect(), line })
 }

@@ -7,7 +7,9 @@ use crate::document::{Node, Table};
 use crate::problem::{Problem, Problems, Severity};
 use crate::range::NO_LIMIT;
 use crate::selector::{KEYS, Needs, Selector};
-use crate::settings::{Generation, Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage};
+use crate::settings::{
+    Generation, Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage, Versions,
+};
 use crate::users::UserRules;
 use crate::volume::VolumeTable;
 use std::sync::Arc;
@@ -207,13 +209,14 @@ fn read_settings(table: &Table<'_>, origin: Origin, problems: &mut Problems<'_>)
             }
         }
     }
-    let flag = |key: &str, problems: &mut Problems<'_>| {
-        let node = table.get(key)?;
+    settings.landmarks = table.get("landmarks").and_then(|node| {
         let value = node.boolean(problems)?;
         Some(Set { value, source: source(&node, problems) })
-    };
-    settings.versions = flag("versions", problems);
-    settings.landmarks = flag("landmarks", problems);
+    });
+    settings.versions = table.get("versions").and_then(|node| {
+        let value = node.word(&Versions::ALL, &Versions::NAMES, problems)?;
+        Some(Set { value, source: source(&node, problems) })
+    });
     settings.storage = table.get("storage").and_then(|node| {
         let value = node.word(&Storage::ALL, &Storage::NAMES, problems)?;
         Some(Set { value, source: source(&node, problems) })

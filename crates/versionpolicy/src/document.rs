@@ -112,9 +112,16 @@ impl<'d> Node<'d> {
 
     /// One of several words.
     pub(crate) fn word<T: Copy>(&self, all: &[T], names: &[&str], problems: &mut Problems<'_>) -> Option<T> {
-        self.parse("a string", problems, |text| {
-            crate::settings::named(text, all, names)
-                .ok_or_else(|| format!("unknown value \"{text}\"; {}", instead(text, names)))
+        // true and false are words, too, without quotes.
+        let flag = self
+            .value
+            .as_bool()
+            .and_then(|flag| crate::settings::named(if flag { "true" } else { "false" }, all, names));
+        flag.or_else(|| {
+            self.parse("a string", problems, |text| {
+                crate::settings::named(text, all, names)
+                    .ok_or_else(|| format!("unknown value \"{text}\"; {}", instead(text, names)))
+            })
         })
     }
 

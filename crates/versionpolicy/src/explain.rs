@@ -48,7 +48,7 @@ pub(crate) fn reasons(settings: &Settings, admin: &str, user: &str) -> Vec<Reaso
     let Settings { limits, versions, storage, keep, landmarks, nospace, external } = settings;
     let flag = |set: &crate::settings::Set<bool>| (set.value.to_string(), set.source);
     let mut reasons = vec![
-        reason("versions", versions.as_ref().map(flag), "true"),
+        reason("versions", versions.as_ref().map(|set| (set.value.name().to_owned(), set.source)), "true"),
         reason("storage", storage.as_ref().map(|set| (set.value.name().to_owned(), set.source)), Storage::Full.name()),
     ];
     for (limit, set) in Limit::ALL.iter().zip(limits) {

@@ -58,7 +58,7 @@ pub use policies::{Needs, Policies};
 pub use problem::{Problem, Severity};
 pub use range::{NO_LIMIT, Range};
 pub use retention::{decide, may_exceed};
-pub use settings::{Generation, Generations, Keep, NoSpace, Storage};
+pub use settings::{Generation, Generations, Keep, NoSpace, Storage, Versions};
 pub use steady::SteadyClock;
 pub use subject::{Effective, External, Subject};
 pub use thinning::is_landmark;

@@ -4,7 +4,7 @@ use crate::config::{AdminConfig, Document, UserConfig};
 use crate::explain::{Reason, reasons};
 use crate::problem::Problem;
 use crate::range::{NO_LIMIT, Range};
-use crate::settings::{Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage};
+use crate::settings::{Generations, Keep, Limit, NoSpace, Origin, Set, Settings, Source, Storage, Versions};
 use crate::subject::{Effective, External, Subject};
 use crate::users::UserAccess;
 use crate::volume::VolumeLimit;
@@ -170,7 +170,7 @@ fn effective(settings: &Settings, uid: u32) -> Effective {
     let keep = settings.keep.as_ref().map_or(Keep::All, |set| set.value);
     let external = settings.external.as_ref().filter(|set| !set.value.is_empty());
     Effective {
-        versions: settings.versions.as_ref().is_none_or(|set| set.value),
+        versions: settings.versions.as_ref().map_or(Versions::All, |set| set.value),
         storage: settings.storage.as_ref().map_or(Storage::Full, |set| set.value),
         number: range(Limit::NumberMin, Limit::NumberMax),
         age: range(Limit::AgeMin, Limit::AgeMax),

@@ -2,6 +2,29 @@ use crate::quantity::Quantity;
 use crate::range::NO_LIMIT;
 use std::sync::Arc;
 
+/// Of what versions are made; the more restrictive values first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Versions {
+    /// Of nothing: what is removed is lost, too.
+    None,
+    /// Of files that are removed or replaced, but not of other changes. They are discarded before
+    /// all others.
+    Removed,
+    /// Of everything.
+    All,
+}
+
+impl Versions {
+    pub(crate) const ALL: [Self; 3] = [Self::All, Self::Removed, Self::None];
+    pub(crate) const NAMES: [&str; 3] = ["true", "removed", "false"];
+
+    /// The word of configuration files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        name_of(&self, &Self::ALL, &Self::NAMES)
+    }
+}
+
 /// How versions are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Storage {
@@ -203,7 +226,7 @@ pub(crate) struct Set<T> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) limits: [Option<Set<u64>>; 6],
-    pub(crate) versions: Option<Set<bool>>,
+    pub(crate) versions: Option<Set<Versions>>,
     pub(crate) storage: Option<Set<Storage>>,
     pub(crate) keep: Option<Set<Keep>>,
     pub(crate) landmarks: Option<Set<bool>>,

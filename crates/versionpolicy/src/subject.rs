@@ -2,7 +2,7 @@
 
 use crate::daytime::LocalTime;
 use crate::range::Range;
-use crate::settings::{Keep, NoSpace, Storage};
+use crate::settings::{Keep, NoSpace, Storage, Versions};
 use std::sync::Arc;
 
 /// The file whose policy is wanted. `uid`, `gid` and `groups` are those of the user whose policy
@@ -32,8 +32,8 @@ pub struct Subject<'s> {
 /// The policy of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effective {
-    /// Whether versions are made.
-    pub versions: bool,
+    /// Of what versions are made.
+    pub versions: Versions,
     /// How versions are stored.
     pub storage: Storage,
     /// How many versions are kept.

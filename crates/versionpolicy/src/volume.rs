@@ -4,6 +4,7 @@ use crate::document::Table;
 use crate::problem::Problems;
 use crate::quantity::Quantity;
 use crate::retention::{monotonic, protections};
+use crate::settings::Versions;
 use crate::subject::Effective;
 use crate::verdict::{KeepReason, Now, VersionInfo};
 
@@ -102,6 +103,8 @@ impl VolumeTable {
 /// versions and landmarks set by hand have no rank: they stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
+    /// Its file is one of which only removals make versions ([`Versions::Removed`]), or none.
+    Excluded,
     /// No minimum protects it.
     Loose,
     /// A minimum number or space does.
@@ -127,5 +130,8 @@ impl Rank {
 pub fn ranks(policy: &Effective, versions: &[VersionInfo], now: Now) -> Vec<(Option<Rank>, i128)> {
     let died = monotonic(versions);
     let protected = protections(policy, versions, &died, now);
-    protected.into_iter().map(Rank::of).zip(died).collect()
+    // What the rules exclude goes before all others, whatever minimum protects it.
+    let is_excluded = policy.versions != Versions::All;
+    let rank = |protection| Rank::of(protection).map(|rank| if is_excluded { Rank::Excluded } else { rank });
+    protected.into_iter().map(rank).zip(died).collect()
 }

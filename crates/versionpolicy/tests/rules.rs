@@ -6,7 +6,8 @@ mod common;
 use common::*;
 use versionpolicy::{
     Access, DiscardReason, Generation, KeepReason, LocalTime, NO_LIMIT, NoSpace, Policies, Rank, Storage, Subject,
-    UserAccess, Verdict, VersionInfo, VolumeLimit, VolumeMax, apply_answer, decide, may_exceed, ranks, request_json,
+    UserAccess, Verdict, VersionInfo, Versions, VolumeLimit, VolumeMax, apply_answer, decide, may_exceed, ranks,
+    request_json,
 };
 
 const SPACE: u64 = 1000;
@@ -41,7 +42,7 @@ fn values_of_users_stay_within_the_bounds() {
     let ann = policies.effective(&subject("/f", ANN));
     assert_eq!((ann.number, ann.age), (range(2, 100), range(7 * 86_400, 60 * 86_400)));
     assert_eq!(ann.keep, generations([48, u32::MAX, u32::MAX, u32::MAX, u32::MAX]));
-    assert!(ann.versions && ann.storage == Storage::Full, "what is not permitted is ignored");
+    assert!(ann.versions == Versions::All && ann.storage == Storage::Full, "what is not permitted is ignored");
     let bob = policies.effective(&subject("/f", BOB));
     assert_eq!((bob.number.max, bob.storage, bob.keep), (100, Storage::Sparse, generations([48, 3, 0, 0, 0])));
 }
@@ -73,16 +74,32 @@ fn of_two_policies_of_a_user_the_most_restrictive_one_wins() {
     );
     let both = policies.effective(&subject("/a.c", ANN));
     assert_eq!((both.number, both.space.max, both.storage), (range(10, 50), 1_000_000, Storage::Sparse));
-    assert_eq!((both.versions, both.landmarks, both.nospace), (false, false, NoSpace::Fail));
+    assert_eq!((both.versions, both.landmarks, both.nospace), (Versions::None, false, NoSpace::Fail));
     assert_eq!(both.keep, generations([3, 1, 0, 0, 0]));
     assert_eq!(policies.effective(&subject("/b.c", ANN)).number, range(10, 100));
+}
+
+#[test]
+fn of_three_values_for_versions_the_most_restrictive_one_wins() {
+    let policies = policies(
+        "[bounds]\nversions = [true, \"removed\"]",
+        "versions = true\n[[rule]]\nname = \"a*\"\nversions = \"removed\"\n[[rule]]\nextension = \"c\"\nversions = true",
+        "[[rule]]\nname = \"a*\"\nversions = false",
+    );
+    let versions = |path, uid| policies.effective(&subject(path, uid)).versions;
+    assert_eq!((versions("/a.c", ANN), versions("/b.c", ANN)), (Versions::Removed, Versions::All));
+    assert_eq!(versions("/a", BOB), Versions::All, "what is not permitted is ignored");
+    let wrong = user(ANN, "versions = \"some\"");
+    assert!(wrong.problems[0].to_string().contains("removed"), "{:?}", wrong.problems);
+    let explained: Vec<_> = policies.explain(&subject("/a.c", ANN)).iter().map(ToString::to_string).collect();
+    assert!(explained.contains(&"versions = removed (~/versionfs.conf:4)".to_owned()), "{explained:?}");
 }
 
 #[test]
 fn rules_select_by_every_fact() {
     let rule = |selector: &str| {
         let policies = policies("", &format!("[[rule]]\n{selector}\nversions = false"), "");
-        move |subject: &Subject<'_>| !policies.effective(subject).versions
+        move |subject: &Subject<'_>| policies.effective(subject).versions == Versions::None
     };
     let file = subject("/home/ann/src/main.tar.GZ", ANN);
     let matching = [
@@ -180,21 +197,46 @@ fn the_administrator_bounds_the_audit_log() {
 fn the_built_in_policy() {
     let policies = Policies::new(None);
     let file = policies.effective(&subject("/home/ann/thesis.tex", ANN));
-    assert_eq!((file.versions, file.storage), (true, Storage::Compress));
+    assert_eq!((file.versions, file.storage), (Versions::All, Storage::Compress));
     assert_eq!(file.age, range(86_400, 90 * 86_400));
     let large = policies.effective(&Subject { size: 64 << 20, ..subject("/home/ann/video.mkv", ANN) });
-    assert_eq!((large.versions, large.storage), (true, Storage::Sparse));
-    for path in ["/a/main.o", "/a/.git/objects/12/34", "/a/.b.swp", "/a/b~", "/.cache/x", "/a/places.sqlite-wal"] {
-        assert!(!policies.effective(&subject(path, ANN)).versions, "{path}");
+    assert_eq!((large.versions, large.storage), (Versions::All, Storage::Sparse));
+    for path in [
+        "/a/main.o",
+        "/a/.git/objects/12/34",
+        "/a/.git/refs/heads/main.lock",
+        "/a/.b.swp",
+        "/a/b~",
+        "/.cache/x",
+        "/a/places.sqlite-wal",
+    ] {
+        let removed = policies.effective(&subject(path, ANN));
+        assert_eq!((removed.versions, removed.number.max), (Versions::Removed, 10), "{path}");
+        assert_eq!(removed.age, range(0, 90 * 86_400), "{path}");
     }
-    for path in ["/a/.git/config", "/a/cache/x", "/a/foo", "/a/Cargo.toml"] {
-        assert!(policies.effective(&subject(path, ANN)).versions, "{path}");
+    // What nobody makes again.
+    for path in ["/a/.git/config", "/a/cache/x", "/a/foo", "/a/Cargo.toml", "/a/Cargo.lock", "/a/notes.db"] {
+        assert_eq!(policies.effective(&subject(path, ANN)).versions, Versions::All, "{path}");
     }
     assert_eq!(policies.volume(), VolumeLimit { max: VolumeMax::Percent(25), hard: false, free: Some(1 << 30) });
     assert_eq!(policies.volume().bytes(1000), Some(250));
 }
 
 // Retention.
+
+#[test]
+fn what_is_excluded_goes_before_all_others_unless_somebody_protects_it() {
+    let versions = [days(3), vec![VersionInfo { number: 4, pinned: true, ..days(1)[0] }]].concat();
+    let rank = |versions_made| {
+        let policy =
+            versionpolicy::Effective { versions: versions_made, age: range(u64::MAX / 2, None), ..unlimited() };
+        ranks(&policy, &versions, NOW).iter().map(|(rank, _)| *rank).collect::<Vec<_>>()
+    };
+    let [excluded, aged] = [Rank::Excluded, Rank::Age].map(Some);
+    assert_eq!(rank(Versions::Removed), [excluded, excluded, excluded, None]);
+    assert_eq!(rank(Versions::All), [aged, aged, aged, None]);
+    assert!(Rank::Excluded < Rank::Loose);
+}
 
 #[test]
 fn a_maximum_number_discards_the_tail() {

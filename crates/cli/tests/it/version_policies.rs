@@ -192,7 +192,7 @@ fn later_ranks_replace_earlier_ones() {
     assert_eq!(from(ANN, "f", "storage"), "compress built-in");
     // 2. Built-in rules replace even the top of a user's file.
     assert_eq!(from(ANN, "f", "versions"), "true ann");
-    assert_eq!(from(ANN, "f.o", "versions"), "false built-in");
+    assert_eq!(from(ANN, "f.o", "versions"), "removed built-in");
     // 3., 4. The administrator's default rules; a user's rules.
     assert_eq!(from(BOB, "f.log", "number.max"), "7 admin");
     assert_eq!(from(ANN, "f.log", "number.max"), "9 ann");

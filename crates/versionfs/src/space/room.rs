@@ -120,7 +120,7 @@ pub(super) struct Left {
 
 impl Left {
     pub(super) fn of(self, rank: Rank) -> u64 {
-        if rank == Rank::Loose { self.all } else { self.protected }
+        if rank <= Rank::Loose { self.all } else { self.protected }
     }
 }
 

@@ -232,7 +232,7 @@ fn what_a_policy_excludes_makes_no_version_but_older_ones_stay_right() {
 #[test]
 fn an_excluded_file_leaves_nothing() {
     let lower = MemFs::new();
-    let layer = mount(&lower, "");
+    let layer = mount(&lower, "[[rule]]\nextension = \"tmp\"\nversions = false");
     let root = layer.root();
     for step in 0..3_u8 {
         let (_, file) = root.create(&cx(), name(b"a.tmp"), 0o644, vnode::OpenFlags::RDWR).unwrap();
@@ -245,6 +245,46 @@ fn an_excluded_file_leaves_nothing() {
         root.unlink(&cx(), name(b"a.tmp")).unwrap();
     }
     assert_eq!(store_names(&lower), Vec::<String>::new());
+}
+
+#[test]
+fn of_what_can_be_made_again_only_removals_make_versions() {
+    let lower = MemFs::new();
+    let layer = mount(&lower, "");
+    let root = layer.root();
+    let write = |name_: &[u8], text: &[u8]| {
+        let file = match root.create(&cx(), name(name_), 0o644, vnode::OpenFlags::RDWR) {
+            Ok((_, file)) => file,
+            Err(_) => {
+                let entry = root.lookup(&cx(), name(name_)).unwrap().unwrap();
+                entry.vnode.open(&cx(), vnode::OpenFlags::RDWR).unwrap()
+            }
+        };
+        file.write(&cx(), text, 0).unwrap();
+    };
+    let plain = vnode::RenameFlags::default();
+    write(b"a.o", b"one");
+    write(b"a.o", b"two");
+    assert_eq!(store_names(&lower), Vec::<String>::new(), "changes leave nothing");
+    write(b"c.o", b"one");
+    let object = root.lookup(&cx(), name(b"c.o")).unwrap().unwrap().vnode;
+    root.link(&cx(), name(b"b.o"), &object).unwrap();
+    root.unlink(&cx(), name(b"b.o")).unwrap();
+    write(b"x.tmp", b"new");
+    root.rename(&cx(), name(b"x.tmp"), &root, name(b"y.tmp"), plain).unwrap();
+    let versions = |stem: &[u8]| index(&lower, stem).versions.len();
+    assert_eq!((versions(b"b.o"), versions(b"x.tmp")), (0, 0), "the file remains");
+    root.rename(&cx(), name(b"y.tmp"), &root, name(b"a.o"), plain).unwrap();
+    assert_eq!(versions(b"a.o"), 1, "a replaced file is a version");
+    assert_eq!(versions(b"y.tmp"), 0);
+    for _ in 0..12 {
+        write(b"a.o", b"again");
+        root.unlink(&cx(), name(b"a.o")).unwrap();
+    }
+    assert_eq!(versions(b"a.o"), 10, "no more than the newest ones stay");
+    root.symlink(&cx(), name(b".#lock"), b"me@host").unwrap();
+    root.unlink(&cx(), name(b".#lock")).unwrap();
+    assert_eq!(versions(b".#lock"), 1);
 }
 
 #[test]

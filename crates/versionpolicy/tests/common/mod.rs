@@ -3,7 +3,7 @@
 
 use versionpolicy::{
     Accounts, AdminConfig, Effective, Generations, Keep, NO_LIMIT, NoSpace, Now, Parsed, Policies, Range, Storage,
-    Subject, UserConfig, VersionInfo,
+    Subject, UserConfig, VersionInfo, Versions,
 };
 
 pub const SECOND: i128 = 1_000_000_000;
@@ -65,7 +65,7 @@ pub fn subject(path: &str, uid: u32) -> Subject<'_> {
 /// No limits: every version is kept.
 pub fn unlimited() -> Effective {
     Effective {
-        versions: true,
+        versions: Versions::All,
         storage: Storage::Full,
         number: Range::ALL,
         age: Range::ALL,
