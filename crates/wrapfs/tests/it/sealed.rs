@@ -78,32 +78,6 @@ fn a_kill_at_any_moment_leaves_a_sealed_file_readable() {
     assert!(runs > 1000, "{runs}");
 }
 
-/// Sets the time of the records in the journal so that it is nearly too late to apply them, and
-/// lets the clock advance. Recovery changes the file itself, which is no reason to leave it half
-/// recovered when it is tried again.
-fn make_nearly_late(below: &Arc<dyn Layer>) {
-    let root = below.root();
-    let Some(found) = root.lookup(&ROOT, name(str::from_utf8(JOURNAL).unwrap())).unwrap() else { return };
-    let time = open(below).0.getattr(&ROOT).unwrap().ctime.sec - 299;
-    let file = found.vnode.open(&ROOT, OpenFlags::RDWR).unwrap();
-    for at in (4096..found.attr.size).step_by(4096) {
-        let mut prefix = [0; 128];
-        file.read(&ROOT, &mut prefix, at).unwrap();
-        if prefix.starts_with(b"STRAREC2") {
-            let mut data = vec![0; u32::from_le_bytes(prefix[12..16].try_into().unwrap()) as usize];
-            file.read(&ROOT, &mut data, at + 128).unwrap();
-            prefix[96..104].copy_from_slice(&time.to_le_bytes());
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&prefix[12..]), &data);
-            prefix[8..12].copy_from_slice(&sum.to_le_bytes());
-            file.write(&ROOT, &prefix, at).unwrap();
-        }
-    }
-    // Each change takes a millisecond.
-    for _ in 0..3000 {
-        root.setattr(&ROOT, &SetAttr { mode: Some(0o755), ..SetAttr::default() }, None).unwrap();
-    }
-}
-
 #[test]
 fn recovery_can_be_interrupted() {
     let (plain, mut runs) = (5000, 0);
@@ -112,7 +86,6 @@ fn recovery_can_be_interrupted() {
         let mut new = old.clone();
         change.apply_to(&mut new, None);
         crash_everywhere(&|below| sealed(below, plain), &change, &start, |crashed, what| {
-            make_nearly_late(&(Arc::clone(&crashed) as Arc<dyn Layer>));
             for (at, fault) in (1..)
                 .flat_map(|at| [Fault::CrashInWrite { pages: 1 }, Fault::Error(Errno::NOSPC)].map(|fault| (at, fault)))
             {
