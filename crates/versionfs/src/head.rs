@@ -133,14 +133,38 @@ impl Head<'_> {
             is_known
         };
         // Loading the set may have removed a second name that a crash had left in the store.
-        let is_linked = is_known || (nlink > 1 && self.lower.getattr(cx)?.nlink > 1) || self.rejoins(cx, &own)?;
-        if !is_linked {
+        let is_one_of_several = nlink > 1 && self.lower.getattr(cx)?.nlink > 1;
+        if is_one_of_several && !is_known {
+            self.joins(cx, &own)?;
+        }
+        if !is_known && !is_one_of_several && !self.rejoins(cx, &own)? {
             return Ok(Some(HeadSets { keeps: Arc::clone(&own), own }));
         }
         let keeps = self.link_set();
         // Loading it removes such a second name, too: the caller counts the names.
         drop(keeps.lock(self.core, cx)?);
         Ok(Some(HeadSets { own, keeps }))
+    }
+
+    /// Lets a name that has a history of its own join the set of its inode, which got its other
+    /// names below the mount, or is a copy. Without such a history, there is nothing to record.
+    fn joins(&self, cx: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
+        let server = self.core.server(cx);
+        let attr = self.lower.getattr(&server)?;
+        let (next, since, is_copy) = {
+            let locked = own.lock(self.core, &server)?;
+            let index = locked.index();
+            if index.next() == 1 && index.links.is_empty() {
+                return Ok(());
+            }
+            (index.next(), interval(index, &attr, self.core.now()).0, index.is_new_copy())
+        };
+        let first = self.number_link_from(&server, next)?;
+        // What was written through other names of a copy is the history of this one, too.
+        let first = if is_copy { next } else { first };
+        let mut locked = own.lock(self.core, &server)?;
+        let records = locked.joining(since, &link_stem(&**self.lower), first);
+        locked.repair(&server, &records)
     }
 
     /// Lets the name join the inode's set if that has versions of this file, and returns whether it

@@ -93,7 +93,12 @@ impl At {
         let server = core.server(cx);
         let head = self.dir.lookup(&server, Name::new(&self.name)?)?;
         let own = core.set_of_name(&self.dir, &self.name);
-        let locked = own.lock(core, &server)?;
+        let mut locked = own.lock(core, &server)?;
+        if let Some(head) = &head
+            && !locked.is_linked(&crate::set::link_stem(&*head.vnode))
+        {
+            locked.end_stale_period(core, &server)?;
+        }
         let index = locked.index();
         let mut history = History {
             head,
@@ -106,8 +111,9 @@ impl At {
             next: index.next(),
             own: Arc::clone(&own),
         };
+        let is_copy = index.is_new_copy();
         drop(locked);
-        history.imply_link();
+        history.imply_link(is_copy);
         for period in history.links.clone() {
             history.add_linked(core, &server, &period)?;
         }
@@ -128,8 +134,9 @@ fn births(index: &versionset::Index) -> Vec<(Option<u64>, Birth)> {
 }
 
 impl History {
-    /// Adds the period of a name that was one of several before the layer saw it.
-    fn imply_link(&mut self) {
+    /// Adds the period of a name that was one of several before the layer saw it, or is in a copy
+    /// of its directory.
+    fn imply_link(&mut self, is_copy: bool) {
         let Some(head) = &self.head else { return };
         let is_open = self.links.last().is_some_and(|period| period.until.is_none());
         if head.attr.kind() != Kind::Regular || head.attr.nlink < 2 || is_open {
@@ -138,7 +145,8 @@ impl History {
         let left = self.left().unwrap_or(BEGINNING);
         let from = self.versions.last().map_or(left, |newest| newest.version.died.max(left));
         let stem = crate::set::link_stem(&*head.vnode).into();
-        self.links.push(LinkPeriod { from, until: None, stem, first: 0, departure: None });
+        let first = if is_copy { self.next } else { 0 };
+        self.links.push(LinkPeriod { from, until: None, stem, first, departure: None });
     }
 
     /// Adds the versions that the inode had while it had this name.
@@ -160,7 +168,9 @@ impl History {
         let index = locked.index();
         for version in index.versions.values().filter(|version| period.has(version)) {
             let mut seen = seen(version, &link, index);
-            seen.version.born = version.born.max(from);
+            // The first one is what the inode was when the name joined it.
+            let is_first = period.first > 0 && version.number == period.first;
+            seen.version.born = if is_first { from } else { version.born.max(from) };
             seen.version.died = version.died.min(until).max(seen.version.born);
             if let Some(departure) = period.departure.filter(|departure| departure.last == version.number) {
                 // The inode goes on under its other names.

@@ -408,21 +408,35 @@ impl Locked<'_> {
     }
 
     /// Ends the period of an inode with several names that does not have this name: a link that
-    /// failed, or a removal whose record a kill or a full disk prevented. The name's own versions
-    /// are numbered after those that it could have of the inode.
+    /// failed, a removal whose record a kill or a full disk prevented, or a copy of the directory,
+    /// in which each file is another inode. The next versions are numbered after those that the
+    /// name could have of the inode.
     pub(crate) fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
             return Ok(());
         };
         let Some((dir, name)) = self.set.place() else { return Ok(()) };
         let head = dir.lookup(cx, Name::new(name)?)?;
-        if head.is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
+        if head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
             return Ok(());
         }
-        let (end, first) = (core.now().max(period.from), period.first);
+        let (from, now) = (period.from, core.now());
+        let link = core.set_of_link(&period.stem);
+        let (next, last_end) = {
+            let of_inode = link.lock(core, cx)?;
+            (period.first.max(of_inode.index().next()), of_inode.index().last_end)
+        };
+        let is_gone = link.head(core, cx)?.is_none();
+        // The copy has the content that the inode had since its last version.
+        let is_copy = head.is_some() && is_gone;
+        let end = if is_copy { last_end.unwrap_or(from) } else { now }.max(from);
         let mut records = vec![Record::Unlinked(end, None)];
-        if first > self.state.index.next() {
-            records.push(Record::Next(first));
+        if next > self.state.index.next() {
+            records.push(Record::Next(next));
+        }
+        if is_copy {
+            let (cause, who) = (Cause::Link, versionset::Who::default());
+            records.push(Record::Born(versionset::Birth { time: end, cause, who, from: None, first: next }));
         }
         self.repair(cx, &records)
     }

@@ -358,6 +358,14 @@ impl Index {
         records
     }
 
+    /// Whether the name was found in a copy of its directory, and has no version since: its head
+    /// was born by no operation.
+    #[must_use]
+    pub fn is_new_copy(&self) -> bool {
+        let birth = self.birth.as_ref();
+        birth.is_some_and(|birth| birth.cause == Cause::Link && birth.from.is_none() && birth.first == self.next())
+    }
+
     /// Applies a record. One about a version that does not exist has no effect.
     pub fn apply(&mut self, record: Record) {
         self.records += 1;

@@ -429,6 +429,41 @@ fn removed_backups(transport: Transport) {
     assert_eq!(texts, [b"one\n", b"two\n"]);
 }
 
+/// In a copy of the lower directory, as a backup restores it, every file is another inode. Files
+/// with several names go on with their history, whether the copy keeps the names together or not.
+fn copies_of_the_lower_directory(transport: Transport) {
+    for kept in ["links", ""] {
+        let Mount { mounted, lower, sandbox } = Mount::new(transport, "");
+        let at = mounted.dir().to_owned();
+        let run = |script: &str| drop(sh(&format!("cd \"$1\"; {script}"), &[&at]));
+        let mut moments = Moments::new(&at);
+        for step in ["echo one >a; ln a b", "echo two >>a", "echo three >>b", "echo alone >c; ln c d; rm c"] {
+            moments.after(|| run(step));
+        }
+        drop(mounted);
+        let copy = sandbox.path("disk/copy");
+        let preserved = format!("--preserve=mode,ownership,timestamps,xattr,{kept}");
+        let preserved = Path::new(preserved.trim_end_matches(','));
+        sh("cp -R \"$3\" \"$1\" \"$2\"", &[lower.as_path(), &copy, preserved]);
+        let options = keep_all(&sandbox);
+        let mut mounted = Mounted::new(Spec::versions(&copy, &options, transport), &at);
+        let when = format!("copied, kept: {kept:?}");
+        moments.check(&when);
+        assert_eq!(texts(&at, "b").last().unwrap(), "one\ntwo\n", "{when}");
+        moments.after(|| run("echo four >>b"));
+        moments.check(&when);
+        assert_eq!(texts(&at, "b").last().unwrap(), "one\ntwo\nthree\n", "{when}");
+        for step in ["echo five >>a", "rm b; echo six >>d", "ln a e; echo seven >e; mv e f; rm a"] {
+            moments.after(|| run(step));
+        }
+        moments.check(&when);
+        let lasts = if kept.is_empty() { "one\ntwo\nthree\n" } else { "one\ntwo\nthree\nfour\n" };
+        assert!(texts(&at, "a").contains(&lasts.to_owned()), "{when}: {:?}", texts(&at, "a"));
+        mounted.remount();
+        moments.check(&when);
+    }
+}
+
 /// Returns the length and first byte of each version.
 fn digests(dir: &Path, name: &str) -> Vec<(usize, u8)> {
     contents(dir, name).iter().map(|v| (v.len(), v.first().copied().unwrap_or_default())).collect()
@@ -1014,6 +1049,7 @@ on_both_transports!(
     truncation_on_a_full_disk,
     failed_allocations,
     removed_backups,
+    copies_of_the_lower_directory,
     killed,
     stacks,
     reading_old_versions,
