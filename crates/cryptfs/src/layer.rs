@@ -10,13 +10,14 @@ use crate::store::{PlainStore, Store};
 use crate::volume::Volume;
 use crate::xattrs::EncryptedXattrs;
 use core::time::Duration;
+use cryptformat::Flags;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::Layer;
 use wrapfs::hooks::{Journal, Layout};
-use wrapfs::{Build, LayerType, Needs, OptionSpec, Settings, Template, Traits};
+use wrapfs::{Build, KeptJournals, LayerType, Needs, OptionSpec, Settings, Template, Traits};
 
 /// The declaration of `cryptfs`.
 pub const LAYER: LayerType = LayerType {
@@ -139,6 +140,22 @@ fn source(given: &[&str], settings: &Settings) -> Result<KeySource, String> {
 /// gocryptfs reserves all names that begin like this.
 pub const JOURNAL: &[u8] = b"gocryptfs.strata-journal";
 
+/// Whether a name in the root is that of a journal that a mount kept.
+#[must_use]
+pub fn is_kept_journal(name: &[u8]) -> bool {
+    KeptJournals::is_name(JOURNAL, name)
+}
+
+/// Returns the kept journals of a volume that is not mounted. `owner` is the user and the group of
+/// its server.
+///
+/// # Errors
+/// A sentence.
+pub fn kept_journals(lower: Arc<dyn Layer>, flags: &Flags, owner: (u32, u32)) -> Result<KeptJournals, String> {
+    let fixed = flags.bound.then_some(cryptformat::HEADER);
+    Ok(KeptJournals::new(lower, JOURNAL, (layout(flags)?, fixed), owner))
+}
+
 fn journal(settings: &Settings) -> Result<Option<Journal>, String> {
     let journal = Journal::new(JOURNAL);
     match settings.text("journal")? {
@@ -203,6 +220,16 @@ fn opened(keyring: vnode::Result<Arc<Keyring>>) -> Result<Arc<Keyring>, String> 
     keyring.map_err(|errno| format!("can't list the volume: {errno}"))
 }
 
+/// Returns how the files of a volume are stored.
+fn layout(flags: &Flags) -> Result<Layout, String> {
+    let sizes = cryptformat::Layout::of_flags(flags);
+    (u32::try_from(sizes.header).ok())
+        .zip(u32::try_from(sizes.plain).ok())
+        .zip(u32::try_from(sizes.stored).ok())
+        .and_then(|((header, plain), stored)| Layout::new(header, plain, stored))
+        .ok_or_else(|| "unsupported block size".to_owned())
+}
+
 /// Returns the layer over `lower` with the keys of `keyring`.
 pub(crate) fn layer(
     lower: Arc<dyn Layer>,
@@ -211,12 +238,7 @@ pub(crate) fn layer(
     journal: Option<Journal>,
 ) -> Result<Arc<dyn Layer>, String> {
     let flags = keyring.volume.flags;
-    let sizes = cryptformat::Layout::of_flags(&flags);
-    let layout = (u32::try_from(sizes.header).ok())
-        .zip(u32::try_from(sizes.plain).ok())
-        .zip(u32::try_from(sizes.stored).ok())
-        .and_then(|((header, plain), stored)| Layout::new(header, plain, stored))
-        .ok_or("unsupported block size")?;
+    let layout = layout(&flags)?;
     let root = lower.root().id();
     let mut template = Template::over(lower)
         .format(layout, EncryptedBlocks { keyring: Arc::clone(keyring), seals })

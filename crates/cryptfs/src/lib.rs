@@ -39,7 +39,7 @@ mod xattrs;
 
 pub use commands::{ADD, AddRequest, DELETE, Held, LIST, RESET};
 pub use host::{KeyHost, KeySource, Leader, Secret, WatchedLeader, set_host};
-pub use layer::{JOURNAL, LAYER};
+pub use layer::{JOURNAL, LAYER, is_kept_journal, kept_journals};
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ mod vnode_impl;
 
 pub use layer::{LAYER, WrapFs};
 pub use stack::{Build, LayerType, Needs, OptionSpec, Settings, Traits};
-pub use template::{Foreign, Template};
+pub use template::{Foreign, KeptJournals, KeptWrite, Template};
 pub use {container, vnode};
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 //! | the options of a key derivation | `kdf` |
 //! | a printed master key: is it the one, and of what | `recover`, `samples` |
 //! | keys of sessions, over the control channel of a mount | `live` |
-//! | subcommands on volumes | `init`, `passwd`, `slot`, `info`, `fsck` |
+//! | subcommands on volumes | `init`, `passwd`, `slot`, `info`, `fsck`, `journal` |
 
 mod fsck;
 mod info;
 mod init;
+mod journal;
 mod kdf;
 mod live;
 mod passphrase;
@@ -24,11 +25,12 @@ mod volume;
 pub use passphrase::PassphraseArgs;
 
 use crate::exit::{Failure, FsckExit};
-use crate::tool;
+use crate::{lower, tool};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Manage encrypted volumes and the keys of sessions.
@@ -112,6 +114,17 @@ Examples:
 Exit status, the sum of: 0 no damage, 4 damage, 8 the check failed, some files could not be read, or the passphrase is wrong, \
 16 wrong arguments.";
 
+const JOURNAL_HELP: &str = "\
+A mount completes or undoes writes that were interrupted when its server was killed. Where a file has neither the bytes from \
+before nor those from after the write, the bytes in the volume stay, and a kept journal has the others: \
+gocryptfs.strata-journal.N. The volume must not be mounted. To drop a kept journal, remove that file.
+
+Examples:
+  cryptctl journal list /srv/secret
+  cryptctl journal apply /srv/secret 1      first copy the files that it lists, if you are not sure
+
+Exit status: 0 success; 1 wrong arguments; 2 a system error, or not all was restored; 32 no volume, or a damaged one.";
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -152,6 +165,13 @@ pub enum Command {
         /// The volume and the passphrase.
         #[command(flatten)]
         args: fsck::FsckArgs,
+    },
+    /// List and restore interrupted writes that a mount kept.
+    #[command(after_help = JOURNAL_HELP)]
+    Journal {
+        /// What to do.
+        #[command(subcommand)]
+        command: journal::JournalCommand,
     },
     /// Give a key to this session: the processes of this terminal or login, run by this user.
     Add(live::Add),
@@ -200,6 +220,7 @@ pub fn execute(command: &Command, program: &str) -> ExitCode {
         Command::Passwd { args } => passwd::run(args),
         Command::Slot { command } => slot::run(command),
         Command::Info { volume, json } => info::run(volume, *json),
+        Command::Journal { command } => journal::run(command),
         Command::Add(args) => args.run(),
         Command::Del(args) => args.run(),
         Command::Reset(args) => args.run(),
@@ -217,6 +238,19 @@ pub fn execute(command: &Command, program: &str) -> ExitCode {
         Err(failure) => {
             complain(program, &failure);
             failure.exit.into()
+        }
+    }
+}
+
+/// Returns the absolute path of a volume that is not mounted in this mount namespace.
+fn not_mounted(dir: &Path) -> Result<PathBuf, Failure> {
+    let shown = dir.display();
+    let real = std::fs::canonicalize(dir).map_err(|error| Failure::system(format!("{shown}: {error}")))?;
+    match lower::mount_over(&real) {
+        None => Ok(real),
+        Some(point) => {
+            let point = point.display();
+            Err(Failure::system(format!("{shown}: in use by the mount at {point}; unmount it first")))
         }
     }
 }

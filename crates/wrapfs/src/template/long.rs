@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::guard::guard;
+use super::journal::is_kept;
 use super::lower_io::write_full;
 use crate::hooks::{LongName, Role};
 use parking_lot::{Mutex, MutexGuard};
@@ -50,7 +51,8 @@ impl Core {
     /// Returns the role of a name below.
     pub(crate) fn role(&self, name: &[u8]) -> Result<Role> {
         let is_state = self.state_file.as_ref().is_some_and(|file| file.name == name);
-        if is_state || self.journal_name.as_deref() == Some(name) {
+        let is_journal = |journal: &Vec<u8>| journal == name || is_kept(name, journal);
+        if is_state || self.journal_name.as_ref().is_some_and(is_journal) {
             return Ok(Role::Own);
         }
         guard("role", || Ok(self.store.role(name)))

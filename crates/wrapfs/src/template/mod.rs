@@ -52,5 +52,6 @@ mod watch;
 mod xattrs;
 
 pub use build::Template;
+pub use journal::{KeptJournals, KeptWrite};
 pub(crate) use look_through::look_through;
 pub use resized::Foreign;

@@ -10,6 +10,7 @@ mod format;
 mod format_opened;
 mod hooks;
 mod journal;
+mod kept;
 mod names;
 mod objects;
 mod resized;

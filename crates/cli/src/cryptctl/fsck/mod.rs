@@ -17,7 +17,7 @@ mod walk;
 use super::passphrase::PassphraseArgs;
 use super::volume::VolumeArgs;
 use crate::exit::{Failure, FsckExit};
-use crate::{lower, sole_layer, tool};
+use crate::{sole_layer, tool};
 use clap::Args;
 use cryptformat::Keys;
 use report::Report;
@@ -47,11 +47,7 @@ pub struct FsckArgs {
 pub(super) fn run(args: &FsckArgs) -> Result<FsckExit, Failure> {
     let dir = &args.volume.dir;
     let shown = dir.display();
-    let real = std::fs::canonicalize(dir).map_err(|error| Failure::system(format!("{shown}: {error}")))?;
-    if let Some(point) = lower::mount_over(&real) {
-        let point = point.display();
-        return Err(Failure::system(format!("{shown}: in use by the mount at {point}; unmount it first")));
-    }
+    let real = super::not_mounted(dir)?;
     // Also a server in another mount namespace.
     let _held = sole_layer::hold("cryptfs", &real)?;
     let volume = args.volume.open()?;

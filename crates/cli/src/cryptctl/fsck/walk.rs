@@ -3,8 +3,7 @@
 use super::report::{Kind, Place, Report};
 use super::{attributes, content};
 use cryptformat::{DIRIV_NAME, Keys, NameStore, Role, ZERO_IV, is_dir_iv, reserved_in_plain_root};
-use cryptfs::JOURNAL;
-use rustix::fs::{Mode, OFlags};
+use cryptfs::{JOURNAL, is_kept_journal};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileType};
@@ -130,6 +129,10 @@ impl<'a> Walk<'a> {
             return Found::Note(
                 "the server was killed: mount the volume once, which completes what it wrote".to_owned(),
             );
+        }
+        if is_root && is_kept_journal(stored) {
+            let text = "an interrupted write that was not restored: see cryptctl journal list";
+            return Found::Note(text.to_owned());
         }
         let Some(store) = self.store else {
             let hidden = is_own || (is_root && reserved_in_plain_root(stored));

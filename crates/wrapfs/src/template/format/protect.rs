@@ -133,6 +133,7 @@ impl<'f> FormatFile<'f> {
             offset,
             total: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
             segment: segment as u32,
+            time: None,
         };
         // The record lies directly before its data.
         let room = stored.room.checked_sub(PREFIX + marks.len() + head).ok_or(Errno::IO)?;

@@ -7,12 +7,17 @@
 //! are applied: blocks with old content become new, and blocks that a write was adding are cut off.
 //! Records contain stored bytes only, so this needs no key. docs/wrapfs.md lists the guarantees.
 //!
-//! `record` is the format, `recover` applies records, `keep` builds a layer with a journal.
+//! `record` is the format, `recover` reads what a crash has left, `restore` changes the files that
+//! it is about, `kept` keeps what could not be restored, `keep` builds a layer with a journal.
 
 mod keep;
+mod kept;
 mod record;
 mod recover;
+mod restore;
 
+pub(crate) use kept::is_kept;
+pub use kept::{KeptJournals, KeptWrite};
 pub(crate) use record::{HeaderId, PREFIX, Record, Span, marks_of, most_marks};
 
 use super::lower_io::write_full;
@@ -193,7 +198,7 @@ impl Journal {
             }
             created => created?,
         };
-        let header = record::file_header(self.layout, self.slot);
+        let header = record::file_header(record::Version::Two, self.layout, self.slot);
         let written = write_full(&*file, &cx, &header, 0).1.and_then(|()| match self.is_durable() {
             true => file.fsync(&cx, false).and_then(|()| root.fsync(&cx, false)),
             false => Ok(()),

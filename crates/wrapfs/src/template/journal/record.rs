@@ -9,8 +9,11 @@ pub(crate) const PREFIX: usize = 128;
 /// First bytes of a record.
 pub(super) const MAGIC: [u8; 8] = *b"STRAREC2";
 
-/// First bytes of the journal.
-const FILE_MAGIC: [u8; 8] = *b"STRAJNL2";
+/// First bytes of the journal, without the digit of its version.
+const FILE_MAGIC: [u8; 7] = *b"STRAJNL";
+
+/// Largest size of a slot that is read, in bytes.
+const MOST_SLOT: u64 = 64 << 20;
 
 /// Length of the journal's own header in bytes.
 pub(super) const FILE_HEADER: usize = 32;
@@ -27,6 +30,27 @@ pub(crate) const SECTOR: u64 = 512;
 
 /// Size of a [`Mark`] in bytes.
 const MARK: usize = 8;
+
+/// The version of a journal's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Records have no marks, but the time of the change. It is only read.
+    One,
+    Two,
+}
+
+impl Version {
+    pub(super) const fn has_marks(self) -> bool {
+        matches!(self, Self::Two)
+    }
+
+    const fn digit(self) -> u8 {
+        match self {
+            Self::One => b'1',
+            Self::Two => b'2',
+        }
+    }
+}
 
 /// A change of a file that is under way. All sizes and offsets are those of the stored file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +75,8 @@ pub(crate) struct Record {
     pub(crate) total: u32,
     /// Segments end at multiples of this: [`PAGE`] or [`SECTOR`].
     pub(crate) segment: u32,
+    /// In a record of version 1: when the change began, in seconds since 1970.
+    pub(crate) time: Option<u64>,
 }
 
 /// What a segment contains before and after a change: checksums. That of no bytes is 0.
@@ -220,16 +246,29 @@ impl Record {
 
     /// Parses the part of a record before its marks, which is untrusted, and returns the checksum
     /// that it claims. `None` if there is no record.
-    pub(super) fn parse(prefix: &[u8]) -> Option<(Self, u32)> {
+    pub(super) fn parse(prefix: &[u8], version: Version) -> Option<(Self, u32)> {
         let mut source = Source(prefix.get(..PREFIX)?);
-        if source.take::<8>()? != MAGIC {
+        let [magic @ .., digit] = source.take::<8>()?;
+        if magic != MAGIC[..7] || digit != version.digit() {
             return None;
         }
         let (sum, len, number, generation) = (source.u32()?, source.u32()?, source.u64()?, source.u32()?);
         let header = HeaderId { sum: source.u32()?, start: source.take()? };
         let [before, after, size, offset] = [source.u64()?, source.u64()?, source.u64()?, source.u64()?];
-        let (total, head, segment) = (source.u32()?, source.u32()?, source.u32()?);
-        Some((Self { number, generation, header, before, after, size, len, head, offset, total, segment }, sum))
+        let (total, head, segment, time) = match version {
+            Version::One => {
+                let (time, head) = (source.u64()?, source.u32()?);
+                (len.saturating_sub(head), head, PAGE as u32, Some(time))
+            }
+            Version::Two => (source.u32()?, source.u32()?, source.u32()?, None),
+        };
+        Some((Self { number, generation, header, before, after, size, len, head, offset, total, segment, time }, sum))
+    }
+
+    /// Whether the machine may have lost bytes that a write has added, so that zeros are in their
+    /// place: a power failure does that, a kill does not.
+    pub(super) fn loses_writes(&self) -> bool {
+        u64::from(self.segment) == SECTOR
     }
 
     /// Whether the data is what the file had before the change, not what it gets.
@@ -270,16 +309,17 @@ impl Record {
 }
 
 /// Returns the checksum of a record: CRC-32C of what follows it up to the data. The marks contain
-/// checksums of the data.
+/// checksums of the data. In version 1, the data takes their place.
 pub(super) fn checksum(prefix: &[u8], marks: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(prefix.get(12..PREFIX).unwrap_or_default()), marks)
 }
 
 /// Returns the journal's own header for files of this layout.
-pub(super) fn file_header(layout: Layout, slot: u64) -> [u8; FILE_HEADER] {
+pub(super) fn file_header(version: Version, layout: Layout, slot: u64) -> [u8; FILE_HEADER] {
     let mut header = [0; FILE_HEADER];
     let mut fields = Fields(&mut header);
     fields.put(&FILE_MAGIC);
+    fields.put(&[version.digit()]);
     fields.put(&(layout.header() as u32).to_le_bytes());
     fields.put(&(layout.plain() as u32).to_le_bytes());
     fields.put(&(layout.stored() as u32).to_le_bytes());
@@ -289,6 +329,20 @@ pub(super) fn file_header(layout: Layout, slot: u64) -> [u8; FILE_HEADER] {
         field.copy_from_slice(&sum.to_le_bytes());
     }
     header
+}
+
+/// Returns the version in the header of a journal, if it is known, and the size of its slots.
+/// `None` if the header is damaged.
+pub(super) fn parse_file_header(header: &[u8; FILE_HEADER]) -> Option<(Option<Version>, u64)> {
+    let mut source = Source(header);
+    let [magic @ .., digit] = source.take::<8>()?;
+    let _layout = source.take::<12>()?;
+    let (slot, sum) = (u64::from(source.u32()?), source.u32()?);
+    let is_possible = slot.is_multiple_of(PAGE) && (PAGE..=MOST_SLOT).contains(&slot);
+    if magic != FILE_MAGIC || !is_possible || sum != crc32c::crc32c(header.get(..24)?) {
+        return None;
+    }
+    Some(([Version::One, Version::Two].into_iter().find(|version| version.digit() == digit), slot))
 }
 
 #[cfg(test)]
@@ -308,6 +362,7 @@ mod tests {
             offset: 18,
             total: 5,
             segment: 4096,
+            time: None,
         }
     }
 
@@ -331,9 +386,38 @@ mod tests {
         assert_eq!(hex(&marks), "4afbf8ce5ecc07bc");
         let layout = Layout::new(18, 4096, 4128).unwrap();
         assert_eq!(
-            hex(&file_header(layout, 270_336)),
+            hex(&file_header(Version::Two, layout, 270_336)),
             "535452414a4e4c3212000000001000002010000000200400e0e1260900000000"
         );
+        let one = file_header(Version::One, layout, 270_336);
+        assert_eq!(hex(&one), "535452414a4e4c311200000000100000201000000020040001850be900000000");
+        assert_eq!(parse_file_header(&one), Some((Some(Version::One), 270_336)));
+        for at in 0..28 {
+            let mut damaged = one;
+            damaged[at] ^= 0x40;
+            assert_eq!(parse_file_header(&damaged), None, "byte {at}");
+        }
+        let mut newer = one;
+        newer[7] = b'3';
+        let sum = crc32c::crc32c(&newer[..24]);
+        newer[24..28].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(parse_file_header(&newer), Some((None, 270_336)));
+    }
+
+    /// A record that an older version wrote.
+    #[test]
+    fn version_1_can_be_read() {
+        let hex = concat!(
+            "5354524152454331b5c71f860500000008070605040302010900000042e15f1c6865616465720000",
+            "00000000000000000000000000000000000000000000000032100000000000005220000000000000",
+            "3210000000000000120000000000000000f153650000000000000000000000000000000000000000",
+            "0000000000000000",
+        );
+        let prefix: Vec<u8> = (0..PREFIX).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
+        let (record, sum) = Record::parse(&prefix, Version::One).unwrap();
+        assert_eq!(record, Record { time: Some(1_700_000_000), ..example() });
+        assert_eq!(sum, checksum(&prefix, b"block"));
+        assert_eq!(Record::parse(&prefix, Version::Two), None);
     }
 
     /// Cut at each 512 bytes of the file, at blocks and at the old end.
@@ -378,15 +462,16 @@ mod tests {
         let mut buffer = vec![0; PREFIX];
         example().write_to(&mut buffer, &marks);
         buffer.extend(&marks);
-        let valid =
-            |buffer: &[u8]| Record::parse(buffer).is_some_and(|(_, sum)| sum == checksum(buffer, &buffer[PREFIX..]));
-        assert!(valid(&buffer) && Record::parse(&buffer).map(|(record, _)| record) == Some(example()));
+        let valid = |buffer: &[u8]| {
+            Record::parse(buffer, Version::Two).is_some_and(|(_, sum)| sum == checksum(buffer, &buffer[PREFIX..]))
+        };
+        assert!(valid(&buffer) && Record::parse(&buffer, Version::Two).map(|(record, _)| record) == Some(example()));
         for at in 0..buffer.len() {
             let mut damaged = buffer.clone();
             damaged[at] ^= 0x40;
             assert!(!valid(&damaged), "byte {at}");
         }
-        assert_eq!(Record::parse(&buffer[..PREFIX - 1]), None);
+        assert_eq!(Record::parse(&buffer[..PREFIX - 1], Version::Two), None);
         assert!(example().explains(4146) && example().explains(8274));
         assert!(!example().explains(4145) && !example().explains(8275));
         assert!(example().is_possible(18) && !example().is_possible(19));
