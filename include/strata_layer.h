@@ -558,7 +558,9 @@ struct strata_layer {
 	 * NUL-terminated string, the problem with the settings. */
 	int (*open)(const struct strata_host *host, const struct strata_setting *settings, size_t setting_count,
 		    struct strata_instance *instance, char *error, size_t error_capacity);
-	/* Ends an instance, after its last hook has returned. NULL: nothing to do. */
+	/* Ends an instance, after its last hook has returned: when the file system has been unmounted, or
+	 * the branch of a union with this layer was removed. It should not take longer than a second. Not
+	 * called if the server is killed. NULL: nothing to do. */
 	void (*close)(void *self);
 };
 

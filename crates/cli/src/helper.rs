@@ -159,7 +159,9 @@ impl Plan {
         mounted.wait();
         stop.disarm();
         signals::await_unmount(&mounted);
-        if let Some(errno) = mounted.session().failure() {
+        let failure = mounted.session().failure();
+        signals::drop_layers(mounted);
+        if let Some(errno) = failure {
             return Err(Failure::system(format!(
                 "{0}: can't read requests from /dev/fuse: {errno}; run `umount {0}` and mount it again",
                 point.display()

@@ -129,6 +129,14 @@ pub fn await_unmount(mounted: &Arc<Mounted>) {
     }
 }
 
+/// Drops the layers after the end of their mount: they report and write what is left, and plugins
+/// are closed.
+pub fn drop_layers(mounted: Arc<Mounted>) {
+    if !Arc::into_inner(mounted).is_some_and(|mounted| mounted.end(DEADLINE)) {
+        tracing::debug!("some layers are still in use after the end of the mount");
+    }
+}
+
 /// Unmounts and logs the error, since no caller is left to receive it.
 pub fn unmount(mounted: &Mounted) {
     if let Err(error) = mounted.stop() {

@@ -26,6 +26,7 @@ mod control;
 mod convert;
 mod directories;
 mod dirs;
+mod ended;
 mod export;
 mod files;
 mod known_names;

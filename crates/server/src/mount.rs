@@ -2,9 +2,11 @@
 
 use crate::Config;
 use crate::nodes::Nodes;
+use crate::notifier::UpcallHandler;
 use crate::ops::Server;
 use crate::refusal_server::RefusalServer;
 use core::fmt;
+use core::time::Duration;
 use fuse::{Filesystem, MountError, MountOptions, Session};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ pub struct Mounted {
     session: Arc<Session>,
     layer: Arc<dyn Layer>,
     nodes: Arc<Nodes>,
+    /// Has the nodes and open files of the mount, too.
+    upcalls: Arc<UpcallHandler>,
 }
 
 impl fmt::Debug for Mounted {
@@ -28,9 +32,9 @@ impl fmt::Debug for Mounted {
 /// # Errors
 /// The step that failed and the reason.
 pub fn mount(layer: Arc<dyn Layer>, config: &Config) -> core::result::Result<Mounted, MountError> {
-    let (options, fs, nodes) = prepare(&layer, config);
+    let (options, fs, upcalls) = prepare(&layer, config);
     let session = Session::mount(&options, fs)?;
-    Ok(Mounted { session, layer, nodes })
+    Ok(Mounted { session, layer, nodes: Arc::clone(&upcalls.nodes), upcalls })
 }
 
 /// Serves `layer` on the device of a [`fuse::Connection`], which another process mounts. Returns
@@ -43,21 +47,21 @@ pub fn serve_device(
     config: &Config,
     device: OwnedFd,
 ) -> core::result::Result<Mounted, MountError> {
-    let (options, fs, nodes) = prepare(&layer, config);
+    let (options, fs, upcalls) = prepare(&layer, config);
     let session = Session::serve_device(&options, device, fs)?;
-    Ok(Mounted { session, layer, nodes })
+    Ok(Mounted { session, layer, nodes: Arc::clone(&upcalls.nodes), upcalls })
 }
 
-/// Returns the options of a mount of `layer`, its request handler and its nodes.
-fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Filesystem>, Arc<Nodes>) {
+/// Returns the options of a mount of `layer`, its request handler, and the receiver of its reports.
+fn prepare(layer: &Arc<dyn Layer>, config: &Config) -> (MountOptions, Arc<dyn Filesystem>, Arc<UpcallHandler>) {
     let mut options = config.mount.clone();
     options.may_hang |= layer.properties().may_hang;
     options.flags.read_only |= layer.properties().read_only;
     let audits = layer.properties().audits_refusals;
     let server = Server::new(layer.clone(), config);
-    let nodes = Arc::clone(&server.nodes);
+    let upcalls = Arc::clone(&server.upcalls);
     let fs: Arc<dyn Filesystem> = if audits { Arc::new(RefusalServer::new(server)) } else { Arc::new(server) };
-    (options, fs, nodes)
+    (options, fs, upcalls)
 }
 
 impl Mounted {
@@ -66,6 +70,23 @@ impl Mounted {
     pub fn wait(&self) {
         self.session.wait();
         self.layer.unmounted();
+    }
+
+    /// Drops the layers, with their vnodes and open files, after [`Self::wait`]. Waits for that for
+    /// at most `timeout`: a file system below can hang. Returns whether all were dropped.
+    #[must_use]
+    pub fn end(self, timeout: Duration) -> bool {
+        let Self { session, layer, nodes, upcalls } = self;
+        drop(session);
+        let rest = Arc::downgrade(&layer);
+        let (done, dropped) = std::sync::mpsc::channel();
+        let drop_all = move || {
+            drop((nodes, upcalls, layer));
+            // Fails if the receiver has timed out.
+            let _ = done.send(());
+        };
+        let started = std::thread::Builder::new().name("end".to_owned()).spawn(drop_all);
+        started.is_ok() && dropped.recv_timeout(timeout).is_ok() && rest.strong_count() == 0
     }
 
     /// Unmounts, lazily if busy. May be called from any thread.

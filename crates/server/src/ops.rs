@@ -4,6 +4,7 @@ use crate::caller::RequestContext;
 use crate::config::Config;
 use crate::control::Channel;
 use crate::convert::{self, name};
+use crate::ended::UntilEnd;
 use crate::files::{Files, Kernel, Opening, Use};
 use crate::known_names::SHORT;
 use crate::listing_cache::ListingCache;
@@ -48,6 +49,8 @@ pub(crate) struct Server {
     passthrough: AtomicBool,
     pub(crate) channel: Channel,
     pub(crate) session: OnceLock<Arc<Session>>,
+    /// Receives the reports of the layers for as long as it exists.
+    pub(crate) upcalls: Arc<UpcallHandler>,
 }
 
 impl Server {
@@ -61,15 +64,15 @@ impl Server {
         files.keep_flush = properties.needs_flush;
         let files = Arc::new(files);
         notifier.set_files(&files);
-        let upcalls = UpcallHandler {
+        let upcalls = Arc::new(UpcallHandler {
             root: layer.root().id(),
             nodes: Arc::clone(&nodes),
             notifier: Arc::clone(&notifier),
             files: Arc::clone(&files),
             caches_names: !properties.varies_by_caller,
             caches_attributes: !properties.attributes_vary_by_caller,
-        };
-        layer.attach(Arc::new(upcalls));
+        });
+        layer.attach(Arc::new(UntilEnd(Arc::downgrade(&upcalls))));
         let names = if properties.merges_names || properties.varies_by_caller { Duration::ZERO } else { config.cache };
         Self {
             nodes,
@@ -86,6 +89,7 @@ impl Server {
             passthrough: AtomicBool::new(config.passthrough && !config.cached_data),
             channel: Channel::new(config.owner, config.commands.clone()),
             session: OnceLock::new(),
+            upcalls,
             layer,
         }
     }

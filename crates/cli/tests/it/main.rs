@@ -7,6 +7,7 @@ mod common;
 mod crypt;
 mod crypt_bound;
 mod docs;
+mod ends;
 mod fsck;
 mod fsck_versionfs;
 mod install;
