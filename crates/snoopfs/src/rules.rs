@@ -75,8 +75,10 @@ impl Rules {
     /// permitted.
     pub(crate) fn forbid(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Protected>> {
         let server = cx.as_server(0, 0);
-        if self.no_setid && makes_setid(&server, op)? {
-            return Ok(Some(if let Op::Link { .. } = op { Protected::Target } else { Protected::Named }));
+        if self.no_setid
+            && let Some(object) = makes_setid(&server, op)?
+        {
+            return Ok(Some(object));
         }
         self.overwrites(&server, op)
     }
@@ -146,25 +148,43 @@ impl Rules {
     }
 }
 
-/// Whether the operation would create a set-id file or one with capabilities, or a new name for
-/// one.
-fn makes_setid(cx: &Cx<'_>, op: &Op<'_>) -> Result<bool> {
-    Ok(match op {
+/// Returns the file that the operation would make a set-id file or one with capabilities, or to
+/// which it would give another name if it is one.
+fn makes_setid(cx: &Cx<'_>, op: &Op<'_>) -> Result<Option<Protected>> {
+    let named = match op {
         Op::Setattr { file, set } => match set.mode.filter(|mode| mode & SETID != 0 && file.kind() == Kind::Regular) {
             Some(mode) => mode & !file.attr(cx)?.mode & SETID != 0,
             None => false,
         },
         Op::Create { mode, .. } | Op::Tmpfile { mode, .. } | Op::Mknod { mode, .. } => mode & SETID != 0,
-        Op::Link { target, .. } => {
-            target.kind() == Kind::Regular && (target.attr(cx)?.mode & SETID != 0 || has_capabilities(cx, target)?)
+        Op::Link { target, .. } => return Ok(has_setid(cx, target.lower())?.then_some(Protected::Target)),
+        Op::Rename { dir, name, new_dir, new_name, flags } => {
+            if !has_setid_named(cx, dir, *name)? {
+                let is_other = flags.exchange && has_setid_named(cx, new_dir, *new_name)?;
+                return Ok(is_other.then_some(Protected::NewName));
+            }
+            true
         }
         Op::Setxattr { name, .. } => *name == CAPABILITIES,
         _ => false,
-    })
+    };
+    Ok(named.then_some(Protected::Named))
 }
 
-fn has_capabilities(cx: &Cx<'_>, file: &Object<'_>) -> Result<bool> {
-    match file.lower().getxattr(cx, CAPABILITIES, &mut []) {
+/// Whether the object with this name is a file with set-id bits or capabilities.
+fn has_setid_named(cx: &Cx<'_>, dir: &Object<'_>, name: Name<'_>) -> Result<bool> {
+    match dir.lower().lookup(cx, name)? {
+        Some(entry) => has_setid(cx, &*entry.vnode),
+        None => Ok(false),
+    }
+}
+
+fn has_setid(cx: &Cx<'_>, file: &dyn Vnode) -> Result<bool> {
+    Ok(file.kind() == Kind::Regular && (file.getattr(cx)?.mode & SETID != 0 || has_capabilities(cx, file)?))
+}
+
+fn has_capabilities(cx: &Cx<'_>, file: &dyn Vnode) -> Result<bool> {
+    match file.getxattr(cx, CAPABILITIES, &mut []) {
         Ok(len) => Ok(len > 0),
         Err(Errno::RANGE) => Ok(true),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),

@@ -301,6 +301,34 @@ fn nosetid_forbids_new_setid_and_capability_files() {
     bin.create(&ROOT, name("a"), 0o755, OpenFlags::RDWR).unwrap();
 }
 
+/// A set-id file can't take the name of another one, whatever the system call.
+#[test]
+fn nosetid_forbids_new_names_of_setid_files() {
+    for capable in [false, true] {
+        let lower = tree();
+        let below = lower.root().lookup(&ROOT, name("bin")).unwrap().unwrap().vnode;
+        let tool = below.mknod(&ROOT, name("tool"), 0o100_755, 0).unwrap().vnode;
+        if capable {
+            tool.setxattr(&ROOT, b"security.capability", b"caps", XattrFlags::default()).unwrap();
+        } else {
+            tool.setattr(&ROOT, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }, None).unwrap();
+        }
+        let layer = mount(lower.clone(), &[("nosetid", "")]);
+        let (root, bin) = (layer.root(), find(&ROOT, &layer, "bin"));
+        let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+        let rename =
+            |from: &str, dir: &Arc<dyn Vnode>, to: &str, flags| bin.rename(&ROOT, name(from), dir, name(to), flags);
+        assert_eq!(rename("tool", &bin, "login", RenameFlags::default()), Err(Errno::PERM));
+        assert_eq!(rename("tool", &bin, "new", RenameFlags::default()), Err(Errno::PERM));
+        assert_eq!(rename("tool", &root, "new", RenameFlags::default()), Err(Errno::PERM));
+        assert_eq!(rename("tool", &bin, "login", exchange), Err(Errno::PERM));
+        assert_eq!(rename("login", &bin, "tool", exchange), Err(Errno::PERM));
+        // An ordinary file can replace it.
+        assert_eq!(rename("login", &bin, "tool", RenameFlags::default()), Ok(()));
+        assert_eq!(rename("tool", &bin, "login", RenameFlags::default()), Ok(()));
+    }
+}
+
 #[test]
 fn conforms_to_posix() {
     let quiet = tracing::subscriber::NoSubscriber::default();
