@@ -127,9 +127,14 @@ impl Volume {
         };
         all.extend(first.map(|bytes| (DEFAULT.to_owned(), Config::parse(&bytes))));
         for name in self.further()? {
-            if let Some(bytes) = read(&*self.lower, &name)? {
-                let key = name.strip_prefix(FURTHER).unwrap_or_default();
-                all.push((String::from_utf8_lossy(key).into_owned(), Config::parse(&bytes)));
+            match read(&*self.lower, &name) {
+                Ok(Some(bytes)) => {
+                    let key = name.strip_prefix(FURTHER).unwrap_or_default();
+                    all.push((String::from_utf8_lossy(key).into_owned(), Config::parse(&bytes)));
+                }
+                Ok(None) => {}
+                // The other keys remain usable.
+                Err(errno) => tracing::warn!(%errno, "{}: this key can't be used", name.escape_ascii()),
             }
         }
         Ok(all)
@@ -140,8 +145,12 @@ impl Volume {
         let mut names = Vec::new();
         self.lower.root().readdir(&own(), 0, &mut |entry| {
             let name = entry.name.as_bytes();
-            // Temporary files and backups of cryptctl and gocryptfs are no keys.
-            let is_key = name.starts_with(FURTHER) && !name.ends_with(b".tmp") && !name.ends_with(b".bak");
+            // Temporary files and backups of cryptctl and gocryptfs are no keys, nor is a FIFO or a
+            // link that somebody put there.
+            let is_key = name.starts_with(FURTHER)
+                && !name.ends_with(b".tmp")
+                && !name.ends_with(b".bak")
+                && entry.kind == Kind::Regular;
             if is_key && names.len() < KEYS_MAX {
                 names.push(name.to_vec());
             }

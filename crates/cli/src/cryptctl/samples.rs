@@ -1,11 +1,11 @@
 //! Files and names of a volume on which a key can be tried.
 
+use super::volume::{open_regular, small_file};
 use cryptformat::{
     DIRIV_NAME, Keys, NameFlags, NameStore, Role, SEALED_HEADER, ZERO_IV, check_sealed_header, is_dir_iv, is_hole,
 };
-use rustix::fs::{Mode, OFlags};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -62,7 +62,7 @@ impl Samples {
         let side = role.iter().find_map(|role| if let Role::Long { side } = role { Some(side.clone()) } else { None });
         let encrypted = match side {
             Some(side) => {
-                let content = fs::read(dir.join(OsStr::from_bytes(&side))).unwrap_or_default();
+                let content = small_file(&dir.join(OsStr::from_bytes(&side))).unwrap_or_default();
                 let shortest = self.shortest_long.unwrap_or(content.len()).min(content.len());
                 self.shortest_long = Some(shortest);
                 content
@@ -127,14 +127,13 @@ fn opens(keys: &Keys, file: &[u8]) -> bool {
 }
 
 fn dir_iv(dir: &Path) -> Option<[u8; 16]> {
-    let iv = fs::read(dir.join(OsStr::from_bytes(DIRIV_NAME))).ok()?;
+    let iv = small_file(&dir.join(OsStr::from_bytes(DIRIV_NAME))).ok()?;
     is_dir_iv(&iv).then(|| iv.try_into().ok()).flatten()
 }
 
 /// Returns the first bytes of a file; `None` if it is empty.
 fn start_of(path: &Path) -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let file = open_regular(path, false).ok()?;
     let mut start = Vec::new();
     file.take((SEALED_HEADER + BLOCK_MAX) as u64).read_to_end(&mut start).ok()?;
     (!start.is_empty()).then_some(start)

@@ -4,6 +4,7 @@
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use cryptformat::{CONFIG_MAX, CONFIG_NAME, Config, ConfigError};
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -60,7 +61,7 @@ impl VolumeArgs {
     pub(super) fn find(&self) -> Result<Option<Volume>, Failure> {
         let path = self.path();
         let shown = path.display();
-        let file = match File::open(&path) {
+        let file = match open_regular(&path, self.config.is_some()) {
             Ok(file) => file,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
             Err(error) => return Err(Failure::system(format!("{shown}: {error}"))),
@@ -73,12 +74,35 @@ impl VolumeArgs {
     }
 }
 
+/// Opens a regular file for reading. Somebody who can write to the volume could put something else
+/// in its place: a FIFO would make the reader wait, and a symbolic link lead elsewhere. `follows`:
+/// a link is permitted, since the user named it.
+pub(super) fn open_regular(path: &Path, follows: bool) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = if follows { flags } else { flags | OFlags::NOFOLLOW };
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(std::io::Error::other("not a regular file")) }
+}
+
+/// Returns the start of a side file or initialization vector. One that has more bytes is damaged.
+pub(super) fn small_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    /// The most that is read, in bytes.
+    const SMALL: u64 = 4096;
+    let mut bytes = Vec::new();
+    open_regular(path, false)?.take(SMALL).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Returns the names of all keys of a volume, sorted, the one in `gocryptfs.conf` first.
 pub(super) fn keys(dir: &Path) -> Result<Vec<String>, Failure> {
     let refuse = |error| Failure::system(format!("{}: {error}", dir.display()));
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(refuse)? {
-        let name = entry.map_err(refuse)?.file_name();
+        let entry = entry.map_err(refuse)?;
+        if !entry.file_type().map_err(refuse)?.is_file() {
+            continue;
+        }
+        let name = entry.file_name();
         let further = name.to_str().and_then(|name| name.strip_prefix(CONFIG_NAME)?.strip_prefix('.'));
         names.extend(further.and_then(|name| key_name(name).ok()));
     }
@@ -114,7 +138,8 @@ impl Volume {
     pub(super) fn back_up(&self) -> Result<PathBuf, Failure> {
         let backup = beside(&self.path, ".bak");
         let refuse = |error| Failure::system(format!("{}: {error}", backup.display()));
-        let bytes = fs::read(&self.path).map_err(refuse)?;
+        let mut bytes = Vec::new();
+        open_regular(&self.path, true).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(refuse)?;
         write_new(&backup, &bytes, 0o400).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
                 let shown = backup.display();

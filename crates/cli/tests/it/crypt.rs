@@ -694,6 +694,15 @@ fn damage_of_each_kind_is_found_and_named() {
         ),
         (&|| fs::write(format!("{DIR}/gocryptfs.other"), "").unwrap(), "a reserved name without a meaning"),
         (&|| fs::write(format!("{DIR}/gocryptfs.strata-journal"), "x").unwrap(), "the server was killed: mount"),
+        (&|| fs::write(format!("{DIR}/gocryptfs.strata-journal.3"), "x").unwrap(), "see cryptctl journal list"),
+        (
+            &|| {
+                let inner = lower(lower(DIR, Path::is_dir).to_str().unwrap(), Path::is_dir);
+                fs::remove_dir_all(&inner).unwrap();
+                fs::create_dir(&inner).unwrap();
+            },
+            "an empty directory, left by an interrupted mkdir or rmdir",
+        ),
         (&|| set_size(&blocks(), 18), ""),
     ];
     for (change, text) in notes {
@@ -702,6 +711,49 @@ fn damage_of_each_kind_is_found_and_named() {
         assert_eq!((found.code, found.out.contains(text)), (0, true), "{text}: {}", found.out);
     }
     assert!(!fsck().out.contains(&long));
+}
+
+/// An attacker who can write to the volume can put anything there: nothing waits for it.
+#[test]
+fn what_is_no_file_stops_nothing() {
+    let _stage = Stage::new();
+    assert_eq!(Stage::init(&[]).code, 0);
+    for fifo in ["gocryptfs.conf.tmp123", "gocryptfs.conf.one", "gocryptfs.strata-journal"] {
+        outcome(Command::new("mkfifo").arg(Path::new(DIR).join(fifo))).succeeds();
+    }
+    symlink("/etc/passwd", format!("{DIR}/gocryptfs.conf.two")).unwrap();
+    fs::create_dir(format!("{DIR}/gocryptfs.conf.three")).unwrap();
+    let info = cryptctl(&["info", "--json", DIR]);
+    assert_eq!(serde_json::from_str::<Value>(&info.out).unwrap()["keys"], serde_json::json!(["default"]));
+    let mount = || {
+        let stack = "cryptfs,key=mount,passfile=/mnt/pass / /mnt/data/volume";
+        outcome(Command::new(PROGRAM).args(["mount", stack, AT]))
+    };
+    mount().succeeds();
+    fs::create_dir(format!("{AT}/dir")).unwrap();
+    fs::write(format!("{AT}/dir/file"), "text").unwrap();
+    outcome(Command::new("umount").arg(AT)).succeeds();
+    assert!(Path::new(DIR).join("gocryptfs.strata-journal.1").exists());
+    let dir = lower(DIR, |path| path.is_dir() && !path.ends_with("gocryptfs.conf.three"));
+    let iv = dir.join("gocryptfs.diriv");
+    fs::remove_file(&iv).unwrap();
+    outcome(Command::new("mkfifo").arg(&iv)).succeeds();
+    let found = fsck();
+    assert_eq!(found.code, 0, "{}", found.out);
+    assert!(found.out.contains("gocryptfs.diriv: not a regular file; a mount restores it"), "{}", found.out);
+    mount().succeeds();
+    assert_eq!(fs::read(format!("{AT}/dir/file")).unwrap(), b"text");
+    outcome(Command::new("umount").arg(AT)).succeeds();
+    // The configuration itself.
+    fs::copy(format!("{DIR}/gocryptfs.conf"), "/mnt/conf").unwrap();
+    fs::remove_file(format!("{DIR}/gocryptfs.conf")).unwrap();
+    outcome(Command::new("mkfifo").arg(format!("{DIR}/gocryptfs.conf"))).succeeds();
+    for words in [&["info", DIR][..], &["fsck", "--passfile", "/mnt/pass", DIR]] {
+        let refused = cryptctl(words);
+        assert!(refused.code != 0 && refused.err.contains("not a regular file"), "{}", refused.err);
+    }
+    assert_ne!(mount().code, 0);
+    assert_eq!(cryptctl(&["info", "--config", "/mnt/conf", DIR]).code, 0);
 }
 
 /// Every name, size, time and byte in the volume.

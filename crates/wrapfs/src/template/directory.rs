@@ -234,7 +234,8 @@ impl TemplateVnode {
             );
             let unwritten = Loaded { bytes: bytes.as_slice().into(), stamp: Stamp::NONE, checked: Instant::now() };
             *slot = Some(match self.make_state(cx, file, bytes) {
-                Err(Errno::ROFS) => unwritten,
+                // A directory in its place cannot be unlinked.
+                Err(Errno::ROFS | Errno::ISDIR) => unwritten,
                 made => made?,
             });
             return Ok(());

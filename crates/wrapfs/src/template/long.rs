@@ -116,12 +116,16 @@ impl Core {
             Some(entry) if self.read_side(cx, &entry.vnode)? == long.content => return Ok(false),
             // Rewrite a side file that a crash cut short. Its object may exist, so keep the side
             // file even if the operation fails.
-            Some(entry) => {
+            Some(entry) if entry.vnode.kind() == Kind::Regular => {
                 let file = entry.vnode.open(cx, OpenFlags::WRONLY)?;
                 entry.vnode.setattr(cx, &SetAttr { size: Some(0), ..SetAttr::default() }, Some(&*file))?;
                 return fill(&*file, cx, &long.content).map(|()| false);
             }
-            None => {
+            other => {
+                // Somebody put something else there.
+                if other.is_some() {
+                    dir.unlink(cx, name)?;
+                }
                 let mode = guard("side_mode", || Ok(self.store.side_mode()))? & 0o777;
                 dir.create(cx, name, mode, OpenFlags::WRONLY)?.1
             }

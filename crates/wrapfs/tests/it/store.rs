@@ -137,6 +137,10 @@ fn long_names_use_the_stores_side_files() {
     assert_eq!(names(&lower).len(), 2);
     rename(&d, long, &root, "short").unwrap();
     assert_eq!((names(&root), names(&lower_d)), (vec!["d".into(), "short".to_owned()], vec![STATE.to_owned()]));
+    // A FIFO in place of a side file is replaced.
+    lower.mknod(&ROOT, name(&side), 0o010_644, 0).unwrap();
+    root.create(&ROOT, name(long), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(bytes(&lower, &side), encoded(long.as_bytes(), key(&lower)).into_bytes());
 }
 
 /// A name stored as is that belongs under its hash would be listed but not found.
@@ -295,6 +299,17 @@ fn a_lost_state_is_restored_from_its_copy() {
     let root = store.over(below.clone()).root();
     assert_eq!(names(&find(&root, "d")), ["inside"]);
     assert_eq!(bytes(&lower_d, STATE), state);
+    // Something else was put in its place. A FIFO is replaced, a directory is not.
+    lower_d.unlink(&ROOT, name(STATE)).unwrap();
+    lower_d.mknod(&ROOT, name(STATE), 0o010_644, 0).unwrap();
+    assert_eq!(names(&find(&store.over(below.clone()).root(), "d")), ["inside"]);
+    assert_eq!(bytes(&lower_d, STATE), state);
+    lower_d.unlink(&ROOT, name(STATE)).unwrap();
+    lower_d.mkdir(&ROOT, name(STATE), 0o755).unwrap();
+    assert_eq!(names(&find(&store.over(below.clone()).root(), "d")), ["inside"]);
+    lower_d.rmdir(&ROOT, name(STATE)).unwrap();
+    let root = store.over(below.clone()).root();
+    assert_eq!(names(&find(&root, "d")), ["inside"]);
     // A valid file is not replaced by the copy; an invalid copy is not used.
     let other = store.new_state(&ROOT).unwrap();
     overwrite(&lower_d, STATE, &other);

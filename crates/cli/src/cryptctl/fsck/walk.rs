@@ -1,13 +1,13 @@
 //! The tree of a volume: directories and their names.
 
+use super::super::volume::{open_regular, small_file};
 use super::report::{Kind, Place, Report};
 use super::{attributes, content};
 use cryptformat::{DIRIV_NAME, Keys, NameStore, Role, ZERO_IV, is_dir_iv, reserved_in_plain_root};
 use cryptfs::{JOURNAL, is_kept_journal};
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, FileType};
-use std::io::Read as _;
+use std::fs::{self, FileType};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,6 @@ use std::path::{Path, PathBuf};
 const CONFIG: &[u8] = b"gocryptfs.conf";
 /// Attribute of a directory with a copy of its initialization vector, which a mount restores.
 const DIRIV_COPY: &str = "user.strata.diriv";
-/// Largest number of bytes that are read of a side file or initialization vector. A larger one is
-/// damaged.
-const SMALL: u64 = 4096;
 
 /// A check in progress.
 pub(super) struct Walk<'a> {
@@ -62,15 +59,16 @@ impl<'a> Walk<'a> {
         let names: std::io::Result<Vec<OsString>> = fs::read_dir(&path)?.map(|entry| Ok(entry?.file_name())).collect();
         let mut names = names?;
         names.sort();
-        let iv = self.dir_iv(&path, place);
+        let iv = self.dir_iv(&path, place, &names);
         for name in &names {
             self.entry(&path, place, name.as_bytes(), iv.as_ref(), &names);
         }
         Ok(())
     }
 
-    /// Returns the initialization vector of a directory, or `None` if it is damaged.
-    fn dir_iv(&mut self, path: &Path, place: &Place) -> Option<[u8; 16]> {
+    /// Returns the initialization vector of a directory with these entries, or `None` if it is
+    /// damaged.
+    fn dir_iv(&mut self, path: &Path, place: &Place, entries: &[OsString]) -> Option<[u8; 16]> {
         if !self.keys.names().is_some_and(|names| names.dir_iv) {
             return Some(ZERO_IV);
         }
@@ -80,6 +78,13 @@ impl<'a> Walk<'a> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => "gocryptfs.diriv is missing".to_owned(),
             Err(error) => format!("gocryptfs.diriv: {error}"),
         };
+        let is_name =
+            |store: &NameStore, name: &OsString| matches!(store.role(name.as_bytes()), Role::Name | Role::Long { .. });
+        if self.store.is_some_and(|store| !entries.iter().any(|name| is_name(&store, name))) {
+            let text = "an empty directory, left by an interrupted mkdir or rmdir; a mount can use and remove it";
+            self.report.found(Kind::Note, place, &format!("{problem}: {text}"));
+            return Some(ZERO_IV);
+        }
         let mut copy = [0; 16];
         if rustix::fs::lgetxattr(path, DIRIV_COPY, &mut copy[..]) == Ok(copy.len()) && is_dir_iv(&copy) {
             self.report.found(Kind::Note, place, &format!("{problem}; a mount restores it from its copy"));
@@ -180,7 +185,7 @@ impl<'a> Walk<'a> {
                 self.report.found(Kind::Link, &place, &format!("link target: {damage}"));
             }
         } else if kind.is_file() {
-            let file = open(&path)?;
+            let file = open_regular(&path, false)?;
             // Names that are not encrypted do not tell the key.
             let mixed = self.several && self.store.is_none();
             if mixed && content::is_of_key(self.keys, &file, attributes.size()) == Some(false) {
@@ -217,16 +222,4 @@ fn is_foreign(name: &Result<Option<Vec<u8>>, (Kind, String)>) -> bool {
 /// Returns the text for a name that can't be decrypted.
 fn bracketed(stored: &[u8]) -> OsString {
     OsString::from_vec([b"[", stored, b"]"].concat())
-}
-
-fn open(path: &Path) -> std::io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
-}
-
-/// Returns the first 4 KiB of a file.
-fn small_file(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.take(SMALL).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
