@@ -2,6 +2,7 @@
 
 use crate::base64;
 use crate::error::BlockDamage;
+use crate::flags::Flags;
 use crate::keys::Keys;
 use cryptsys::TAG;
 
@@ -10,6 +11,19 @@ pub(crate) const NO_PLACE: [u8; 8] = [0; 8];
 
 /// Largest number of bytes of an encrypted target: what Linux stores.
 const STORED_MAX: usize = 4095;
+
+impl Flags {
+    /// Returns the length of the target of a link that stores `stored` bytes. `None` if the length
+    /// does not tell: padding is not known, and no target has such a length.
+    #[must_use]
+    pub fn link_size(&self, stored: u64) -> Option<u64> {
+        let Some(names) = self.names else { return Some(stored) };
+        if !names.raw64 || stored % 4 == 1 || stored > STORED_MAX as u64 {
+            return None;
+        }
+        (stored * 3 / 4).checked_sub((self.cipher.nonce_len() + TAG) as u64).filter(|&size| size > 0)
+    }
+}
 
 impl Keys {
     /// Returns the largest number of bytes of a target that can be stored.

@@ -10,11 +10,12 @@ pub(crate) struct EncryptedNames {
     pub(crate) keyring: Arc<Keyring>,
     /// Whether each directory has its own initialization vector.
     pub(crate) dir_iv: bool,
+    pub(crate) flags: Flags,
 }
 
 impl EncryptedNames {
     pub(crate) fn new(keyring: Arc<Keyring>, flags: &Flags) -> Self {
-        Self { keyring, dir_iv: flags.names.is_some_and(|names| names.dir_iv) }
+        Self { keyring, dir_iv: flags.names.is_some_and(|names| names.dir_iv), flags: *flags }
     }
 
     fn iv<'a>(&self, dir: &Object<'a>) -> Result<&'a [u8; 16]> {
@@ -55,6 +56,10 @@ impl Names for EncryptedNames {
         true
     }
 
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        self.flags.link_size(stored)
+    }
+
     fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         self.keyring.with(cx, |keys| {
             keys.seal_link(target).map_err(|damage| match damage {
@@ -90,6 +95,10 @@ pub(crate) struct PlainNames {
 }
 
 impl Names for PlainNames {
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        Some(stored)
+    }
+
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Ok(name.to_vec())
     }

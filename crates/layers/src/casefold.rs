@@ -18,6 +18,11 @@ pub const LAYER: LayerType = LayerType {
 struct CaseFold;
 
 impl Names for CaseFold {
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        // Targets are stored as they are.
+        Some(stored)
+    }
+
     fn matching(&self) -> Matching {
         Matching::Folded
     }

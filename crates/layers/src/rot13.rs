@@ -17,6 +17,11 @@ pub const LAYER: LayerType = LayerType {
 struct Rot13;
 
 impl Names for Rot13 {
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        // Targets are stored as they are.
+        Some(stored)
+    }
+
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Ok(rotated(name))
     }

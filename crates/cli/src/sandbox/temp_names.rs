@@ -14,6 +14,11 @@ const STORED: &[u8] = b".strata-commit-tmp.";
 pub(super) struct TempNames;
 
 impl Names for TempNames {
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        // Targets are stored as they are.
+        Some(stored)
+    }
+
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Ok(replace(name, RESERVED, STORED))
     }

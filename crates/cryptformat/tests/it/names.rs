@@ -208,6 +208,24 @@ fn altered_links_are_refused() {
 }
 
 #[test]
+fn the_stored_length_of_a_link_tells_its_length() {
+    for cipher in [ContentCipher::AesGcm, ContentCipher::AesSiv, ContentCipher::XChaCha] {
+        let flags = Flags { cipher, ..Flags::default() };
+        let keys = Keys::new(&flags, &MasterKey::from_bytes(&[7; 32])).unwrap();
+        for len in (1..100).chain([keys.link_max()]) {
+            let stored = keys.seal_link(&vec![b'x'; len]).unwrap().len() as u64;
+            assert_eq!(flags.link_size(stored), Some(len as u64));
+        }
+        for wrong in [0, 1, 5, 40, 4096, u64::MAX] {
+            assert_eq!(flags.link_size(wrong), None, "{wrong}");
+        }
+    }
+    let padded = Flags { names: Some(NameFlags { raw64: false, ..NameFlags::default() }), ..Flags::default() };
+    assert_eq!(padded.link_size(100), None);
+    assert_eq!(Flags { names: None, ..Flags::default() }.link_size(100), Some(100));
+}
+
+#[test]
 fn altered_attributes_are_refused() {
     let keys = encrypted();
     let value = keys.seal_xattr(b"value").unwrap();

@@ -88,6 +88,10 @@ impl hooks::Names for Names {
         self.name("fold_filename", self.fold.ok_or(Errno::IO)?, cx, dir, name)
     }
 
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        self.targets.is_none().then_some(stored)
+    }
+
     fn encode_target(&self, cx: &Cx<'_>, target: &[u8]) -> Result<Vec<u8>> {
         let Some((encode, _)) = self.targets else { return Ok(target.to_vec()) };
         self.target("encode_target", encode, cx, target)

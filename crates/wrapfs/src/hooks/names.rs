@@ -83,4 +83,12 @@ pub trait Names: Send + Sync + fmt::Debug {
         let _ = cx;
         Ok(target.to_vec())
     }
+
+    /// Returns the length of the plain target whose stored form has `stored` bytes, if the length
+    /// alone tells. Otherwise each stat(2) of a symbolic link reads the link below, which can
+    /// change its access time.
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        let _ = stored;
+        None
+    }
 }

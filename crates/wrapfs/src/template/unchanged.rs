@@ -6,6 +6,10 @@ use vnode::{Cx, Result};
 pub(crate) struct UnchangedNames;
 
 impl Names for UnchangedNames {
+    fn target_size(&self, stored: u64) -> Option<u64> {
+        Some(stored)
+    }
+
     fn encode_filename(&self, _cx: &Cx<'_>, _dir: &Object<'_>, name: &[u8]) -> Result<Vec<u8>> {
         Ok(name.to_vec())
     }
