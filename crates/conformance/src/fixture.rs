@@ -1,8 +1,9 @@
 //! Helper functions for test cases.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Call, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Processes, RenameFlags, Result, Vnode};
 
 /// Root with umask 0.
 pub const ROOT: Cx<'static> = Cx::internal(0, 0);
@@ -14,6 +15,38 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 #[must_use]
 pub const fn user(uid: u32, gid: u32, umask: u32) -> Cx<'static> {
     Cx::new(uid, gid, 0, umask, true, &NEVER)
+}
+
+/// Every process is alone in the session of its ID.
+#[derive(Debug)]
+struct Alone;
+
+impl Processes for Alone {
+    fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
+        None
+    }
+
+    fn umask(&self, _pid: u32) -> Option<u32> {
+        None
+    }
+
+    fn session(&self, pid: u32) -> Option<(u32, u64)> {
+        (pid != 0).then_some((pid, 0))
+    }
+
+    fn executable(&self, _pid: u32) -> Option<PathBuf> {
+        None
+    }
+
+    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// Calls `act` as a user in a session.
+pub fn in_session<T>(uid: u32, session: u32, act: impl FnOnce(&Cx<'_>) -> T) -> T {
+    let call = Call::new(&Alone);
+    act(&Cx::new(uid, 0, session, 0, true, &NEVER).with_call(&call))
 }
 
 /// Flags for reading and writing with `O_APPEND`.

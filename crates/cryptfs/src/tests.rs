@@ -5,87 +5,17 @@ use crate::host::{KeyHost, KeySource, Leader, Secret, WatchedLeader};
 use crate::keyring::Keyring;
 use crate::reaper::Reaped as _;
 use crate::volume::Volume;
+use conformance::fixture::in_session as as_user;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use cryptformat::{Config, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
-use memfs::MemFs;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use vnode::{Call, Cx, Errno, Layer as _, Name, OpenFlags, Processes, Result, XattrFlags};
+use memfs::{Faults, MemFs, MemOptions, Op};
+use std::sync::Arc;
+use vnode::{Cx, Errno, Layer as _, Name, OpenFlags, Result, XattrFlags};
 
-/// Every process is alone in the session of its ID.
-#[derive(Debug)]
-struct Alone;
-
-impl Processes for Alone {
-    fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
-        None
-    }
-
-    fn umask(&self, _pid: u32) -> Option<u32> {
-        None
-    }
-
-    fn session(&self, pid: u32) -> Option<(u32, u64)> {
-        (pid != 0).then_some((pid, 0))
-    }
-
-    fn executable(&self, _pid: u32) -> Option<PathBuf> {
-        None
-    }
-
-    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-/// A host whose sessions all have the same leader.
-#[derive(Debug)]
-struct Host {
-    leader: Mutex<Leader>,
-    /// Whether watched leaders run; none is watched if this is `None`.
-    watched: Option<Arc<AtomicBool>>,
-}
-
-#[derive(Debug)]
-struct Watched(Arc<AtomicBool>);
-
-impl WatchedLeader for Watched {
-    fn is_running(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Host {
-    fn set(&self, leader: Leader) {
-        *self.leader.lock().unwrap() = leader;
-    }
-}
-
-impl KeyHost for Host {
-    fn passphrase(&self, _source: &KeySource) -> core::result::Result<Secret, String> {
-        Err("not asked".to_owned())
-    }
-
-    fn config(&self, _path: &Path) -> core::result::Result<Vec<u8>, String> {
-        Err("not read".to_owned())
-    }
-
-    fn leader(&self, _session: u32, thorough: bool) -> Leader {
-        match *self.leader.lock().unwrap() {
-            Leader::SessionEnded if !thorough => Leader::Exited,
-            leader => leader,
-        }
-    }
-
-    fn watch(&self, _session: u32) -> Option<Box<dyn WatchedLeader>> {
-        self.watched.clone().map(|running| Box::new(Watched(running)) as Box<dyn WatchedLeader>)
-    }
-
-    fn protect_memory(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
+#[path = "test_host.rs"]
+mod test_host;
+use test_host::Host;
 
 const PASSPHRASE: &[u8] = b"at least sixteen characters";
 
@@ -102,17 +32,9 @@ fn keyring(watched: Option<Arc<AtomicBool>>, idle: Option<Duration>) -> (Arc<Key
         let (_, file) = lower.root().create(&own, name, 0o400, OpenFlags::RDWR).unwrap();
         file.write(&own, &config.to_json().unwrap(), 0).unwrap();
     }
-    let host = Arc::new(Host { leader: Mutex::new(Leader::Started(5)), watched });
+    let host = Arc::new(Host::new(watched));
     let volume = Volume::open(lower, None).unwrap();
     (Keyring::of_sessions(volume, Arc::clone(&host) as Arc<dyn KeyHost>, idle).unwrap(), host)
-}
-
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// Calls `act` as a user in a session.
-fn as_user<T>(uid: u32, session: u32, act: impl FnOnce(&Cx<'_>) -> T) -> T {
-    let call = Call::new(&Alone);
-    act(&Cx::new(uid, 0, session, 0, true, &NEVER).with_call(&call))
 }
 
 fn add(keyring: &Arc<Keyring>, uid: u32, session: u32) -> Result<Arc<Grant>> {
@@ -162,6 +84,45 @@ fn names_of_attributes_are_limited() {
         assert_eq!(set(&format!("user.{}", "n".repeat(170))), Ok(()));
         assert_eq!(set(&format!("user.{}", "n".repeat(171))), Err(Errno::RANGE));
     });
+}
+
+/// stat(2) does not read a link, which would change its access time.
+#[test]
+fn links_are_measured_without_being_read() {
+    let (keyring, _) = keyring(None, None);
+    add(&keyring, 7, 100).unwrap();
+    let faults = Faults::new();
+    let layer = crate::layer::layer(MemFs::with(MemOptions::default(), &faults), &keyring, None, None).unwrap();
+    as_user(7, 100, |cx| {
+        let root = layer.root();
+        faults.record();
+        for len in [1, 2, 3, 4, 100, 3038, 3039] {
+            let (at, target) = (format!("link-{len}"), vec![b't'; len]);
+            let at = Name::new(at.as_bytes()).unwrap();
+            let made = root.symlink(cx, at, &target).unwrap();
+            let found = root.lookup(cx, at).unwrap().unwrap();
+            let asked = found.vnode.getattr(cx).unwrap();
+            assert_eq!([made.attr.size, found.attr.size, asked.size], [len as u64; 3]);
+            assert!(!faults.log().contains(&Op::Readlink), "{len}");
+        }
+        let long = root.symlink(cx, Name::new(b"long").unwrap(), &[b't'; 3040]);
+        assert_eq!(long.err(), Some(Errno::NAMETOOLONG));
+    });
+}
+
+/// A FIFO with the name of a configuration is no key, and prevents none.
+#[test]
+fn what_is_no_file_is_no_key() {
+    let (keyring, _) = keyring(None, None);
+    let root = keyring.volume.lower_root();
+    let own = Cx::internal(0, 0);
+    root.unlink(&own, Name::new(b"gocryptfs.conf.second").unwrap()).unwrap();
+    root.mknod(&own, Name::new(b"gocryptfs.conf.fifo").unwrap(), 0o010_644, 0).unwrap();
+    root.symlink(&own, Name::new(b"gocryptfs.conf.link").unwrap(), b"gocryptfs.conf").unwrap();
+    assert_eq!(keyring.volume.has_several_keys(), Ok(false));
+    assert_eq!(add(&keyring, 7, 100).unwrap().slot.name, "default");
+    let refused = as_user(7, 100, |cx| keyring.add(cx, Some("fifo"), PASSPHRASE, None));
+    assert_eq!(refused.unwrap_err(), Errno::NOENT);
 }
 
 #[test]

@@ -48,6 +48,12 @@ impl Volume {
         Ok(volume)
     }
 
+    /// Returns the directory of the volume.
+    #[cfg(test)]
+    pub(crate) fn lower_root(&self) -> Arc<dyn vnode::Vnode> {
+        self.lower.root()
+    }
+
     /// Warns if the features in the configuration don't fit what the volume holds.
     fn warn_of_misfit(&self) -> Result<()> {
         let mut names = Names::default();

@@ -2,81 +2,26 @@
 //! another one may have.
 
 use cli::registry;
-use core::sync::atomic::AtomicBool;
 use cryptformat::{Config, Flags, Kdf, Limits, NewVolume, Passphrase, Scrypt};
 use cryptfs::{ADD, AddRequest, DELETE, KeyHost, KeySource, Leader, Secret, WatchedLeader};
 use memfs::{MemFs, MemOptions};
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use strata_tests::Sandbox;
 use testkit::outcome;
-use vnode::{
-    Call, Cx, Errno, Layer, Name, OpenFile, OpenFlags, Processes, RenameFlags, Result, SetAttr, Vnode, XattrFlags,
-};
+use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 use wrapfs::{Build, LayerType, Settings};
+
+#[path = "../../../cryptfs/src/test_host.rs"]
+mod test_host;
+use test_host::Host;
 
 const PASSPHRASE: &[u8] = b"at least sixteen characters";
 
-/// Every process is alone in the session of its ID.
-#[derive(Debug)]
-struct Alone;
-
-impl Processes for Alone {
-    fn groups(&self, _pid: u32) -> Option<Vec<u32>> {
-        None
-    }
-
-    fn umask(&self, _pid: u32) -> Option<u32> {
-        None
-    }
-
-    fn session(&self, pid: u32) -> Option<(u32, u64)> {
-        (pid != 0).then_some((pid, 0))
-    }
-
-    fn executable(&self, _pid: u32) -> Option<PathBuf> {
-        None
-    }
-
-    fn cgroup(&self, _pid: u32) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-/// A host whose sessions never end.
-#[derive(Debug)]
-struct Host;
-
-impl KeyHost for Host {
-    fn passphrase(&self, _source: &KeySource) -> core::result::Result<Secret, String> {
-        Err("not asked".to_owned())
-    }
-
-    fn config(&self, _path: &Path) -> core::result::Result<Vec<u8>, String> {
-        Err("not read".to_owned())
-    }
-
-    fn leader(&self, _session: u32, _thorough: bool) -> Leader {
-        Leader::Started(5)
-    }
-
-    fn watch(&self, _session: u32) -> Option<Box<dyn WatchedLeader>> {
-        None
-    }
-
-    fn protect_memory(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
-static NEVER: AtomicBool = AtomicBool::new(false);
-
 /// Calls `act` as root in this session.
 fn within<T>(session: u32, act: impl FnOnce(&Cx<'_>) -> T) -> T {
-    let call = Call::new(&Alone);
-    act(&Cx::new(0, 0, session, 0, true, &NEVER).with_call(&call))
+    conformance::fixture::in_session(0, session, act)
 }
 
 fn name(bytes: &str) -> Name<'_> {
@@ -97,7 +42,7 @@ fn keyed() -> Arc<dyn Layer> {
 }
 
 fn volume(flags: Flags) -> Arc<dyn Layer> {
-    let _set_before = cryptfs::set_host(Arc::new(Host));
+    let _set_before = cryptfs::set_host(Arc::new(Host::new(None)));
     let lower = MemFs::new();
     let own = Cx::internal(0, 0);
     let (_, file) = lower.root().create(&own, name("gocryptfs.conf"), 0o400, OpenFlags::RDWR).unwrap();
