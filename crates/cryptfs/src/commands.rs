@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 pub const ADD: Command = Command {
     name: "cryptfs.add",
     help: "Gives a key to the session of the calling process. Input: lines `key=NAME` and `idle=SECONDS`, both optional, an \
-           empty line, and the passphrase. Returns the key as cryptfs.list does. EKEYREJECTED: the passphrase unlocks no key.",
+           empty line, and the passphrase. Returns the key as cryptfs.list does. EKEYREJECTED: the passphrase unlocks no key. EBUSY: four passphrases of the user are being tried.",
     access: CommandAccess::Anyone,
 };
 

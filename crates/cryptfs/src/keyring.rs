@@ -2,11 +2,12 @@ use crate::grant::{Grant, OpenedWith, SessionId};
 use crate::host::{KeyHost, Leader, WatchedLeader};
 use crate::reaper::{Reaped, Reaper};
 use crate::slot::Slot;
+use crate::turns::Turns;
 use crate::volume::Volume;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use cryptformat::Keys;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use vnode::{Cx, Errno, Result, Upcalls};
@@ -25,8 +26,7 @@ pub(crate) struct Keyring {
     /// Whether the volume has more than one key, as far as known.
     several_keys: AtomicBool,
     holder: Holder,
-    /// One passphrase is tried at a time: each takes much memory and time.
-    deriving: Mutex<()>,
+    turns: Turns,
     upcalls: OnceLock<Arc<dyn Upcalls>>,
 }
 
@@ -68,7 +68,7 @@ impl Keyring {
 
     fn new(volume: Volume, holder: Holder) -> Result<Arc<Self>> {
         let several_keys = AtomicBool::new(volume.has_several_keys()?);
-        Ok(Arc::new(Self { volume, several_keys, holder, deriving: Mutex::default(), upcalls: OnceLock::new() }))
+        Ok(Arc::new(Self { volume, several_keys, holder, turns: Turns::default(), upcalls: OnceLock::new() }))
     }
 
     /// Whether files and names of other keys may exist: the volume had several keys when it was
@@ -121,8 +121,9 @@ impl Keyring {
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the mount has one key for all; `ESRCH` if the caller's session is unknown;
-    /// `EKEYREJECTED` if the passphrase unlocks no key; `EDQUOT` if too many sessions hold one;
-    /// those of [`Volume::unlock`].
+    /// `EBUSY` if too many passphrases of the caller are being tried; `EKEYREJECTED` if the
+    /// passphrase unlocks no key; `EDQUOT` if too many sessions hold one; those of
+    /// [`Volume::unlock`].
     pub(crate) fn add(
         self: &Arc<Self>,
         cx: &Cx<'_>,
@@ -140,7 +141,7 @@ impl Keyring {
             Leader::SessionEnded => return Err(Errno::SRCH),
         };
         let (name, keys) = {
-            let _one = self.deriving.lock();
+            let _turn = self.turns.take(cx)?;
             self.volume.unlock(key, passphrase)?
         };
         if self.volume.has_several_keys()? {

@@ -9,6 +9,7 @@
 //! * `locked`, `slot`, `scrub`: a key in memory, and its removal
 //! * `grant`: the right of one session to use a key, and the files that it has open
 //! * `keyring`: all grants of a mount; finding the caller's; adding and withdrawing them
+//! * `turns`: whose passphrase is tried
 //! * `keyless`: what a session without a key may do
 //! * `reaper`: withdraws grants whose session has ended or that were idle
 //! * `names`, `store`, `blocks`, `xattrs`: the hooks of the template
@@ -34,6 +35,7 @@ mod scrub;
 mod seals;
 mod slot;
 mod store;
+mod turns;
 mod volume;
 mod xattrs;
 

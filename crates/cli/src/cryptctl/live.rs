@@ -171,6 +171,7 @@ fn refusal(mount: &Path, command: &str, error: Error) -> Failure {
         Errno::NOTTY | Errno::OPNOTSUPP => {
             (Failure::mount, "not in a mount with keys per session (mount -t cryptfs, without key=mount)".to_owned())
         }
+        Errno::BUSY => (Failure::system, "too many passphrases of this user are being tried; try again".to_owned()),
         Errno::KEYREJECTED => (Failure::usage, "the passphrase unlocks no key of this volume; try again".to_owned()),
         Errno::NOENT => (Failure::usage, "the volume has no key of this name; see cryptctl info".to_owned()),
         Errno::BADMSG => (
