@@ -12,7 +12,9 @@ use crate::set::{Locked, Made, Set, link_stem};
 use crate::space::{is_last_try, loses_version, wants};
 use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage};
-use versionset::{Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, just_after};
+use versionset::{
+    Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, is_zero, just_after, next_hole,
+};
 use vnode::{
     Attr, Backing, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
     XattrFlags, read_value,
@@ -583,13 +585,15 @@ pub(crate) fn is_of_head(index: &Index, newest: &Version) -> bool {
     !newest.cause.ends_head() && !is_left && !is_older
 }
 
-/// Copies the bytes of a file: shares them where the file system can.
+/// Copies the bytes of a file: shares them where the file system can. Zeros of a file with holes
+/// become holes: not every file system below tells of bytes that are in its cache only.
 pub(crate) fn copy_data(cx: &Cx<'_>, to: &dyn OpenFile, from: &dyn OpenFile, size: u64) -> Result<()> {
     if size == 0 || to.reflink_from(cx, from).is_ok() {
         return Ok(());
     }
     let mut done = 0;
-    while done < size {
+    let has_holes = next_hole(cx, from, 0..size)? < size;
+    while done < size && !has_holes {
         match to.copy_from(cx, done, from, done, size - done) {
             Ok(0) | Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOSYS) => break,
             Ok(copied) => done += copied,
@@ -603,8 +607,14 @@ pub(crate) fn copy_data(cx: &Cx<'_>, to: &dyn OpenFile, from: &dyn OpenFile, siz
         if read == 0 {
             return Err(Errno::IO);
         }
-        versionset::write_full(cx, to, part.get(..read).unwrap_or_default(), done)?;
-        done += read as u64;
+        let (bytes, end) = (part.get(..read).unwrap_or_default(), done + read as u64);
+        if !has_holes || !is_zero(bytes) {
+            versionset::write_full(cx, to, bytes, done)?;
+        } else if end == size {
+            // The last byte says how long the file is.
+            versionset::write_full(cx, to, &[0], size - 1)?;
+        }
+        done = end;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::set::Set;
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use versionset::{SparseWriter, read_full};
+use versionset::{SparseWriter, is_zero, read_full};
 use vnode::{Cx, Errno, OpenFile, Result};
 
 /// Bytes that are saved at once.
@@ -38,7 +38,7 @@ pub(crate) struct Active {
 
 impl Active {
     /// Saves the blocks that `range` touches and the version lacks. `head` is the lower file, open
-    /// for reading. Returns how many bytes were saved.
+    /// for reading. Returns how many bytes were saved; zeros take no space.
     pub(crate) fn save(&mut self, cx: &Cx<'_>, head: &dyn OpenFile, range: Range<u64>) -> Result<u64> {
         let (mut buffer, mut saved) = (Vec::new(), 0);
         while let Some(missing) = self.writer.missing(range.clone()) {
@@ -47,6 +47,12 @@ impl Active {
             if read_full(cx, head, &mut buffer, missing.start)? < len {
                 // The head is shorter than the version: it was changed out of band.
                 return Err(Errno::IO);
+            }
+            // Not by the holes of the head: not every file system below tells them of bytes that
+            // are in its cache only.
+            if is_zero(&buffer) {
+                self.writer.add_zeros(cx, missing.start..missing.start + len as u64)?;
+                continue;
             }
             self.writer.add(cx, &buffer, missing.start)?;
             saved += len as u64;

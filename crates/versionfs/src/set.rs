@@ -426,10 +426,10 @@ impl Locked<'_> {
             let of_inode = link.lock(core, cx)?;
             (period.first.max(of_inode.index().next()), of_inode.index().last_end)
         };
-        let is_gone = link.head(core, cx)?.is_none();
+        let last = from.max(last_end.unwrap_or(from));
+        let is_copy = head.is_some() && link.head(core, cx)?.is_none() && self.is_copied_since(cx, last)?;
         // The copy has the content that the inode had since its last version.
-        let is_copy = head.is_some() && is_gone;
-        let end = if is_copy { last_end.unwrap_or(from) } else { now }.max(from);
+        let end = if is_copy { last } else { now.max(from) };
         let mut records = vec![Record::Unlinked(end, None)];
         if next > self.state.index.next() {
             records.push(Record::Next(next));
@@ -439,6 +439,12 @@ impl Locked<'_> {
             records.push(Record::Born(versionset::Birth { time: end, cause, who, from: None, first: next }));
         }
         self.repair(cx, &records)
+    }
+
+    /// Whether the store was created after a time that it has recorded: it is in a copy.
+    fn is_copied_since(&self, cx: &Cx<'_>, time: Time) -> Result<bool> {
+        let Some(store) = &self.state.store else { return Ok(false) };
+        Ok(store.getattr(cx)?.btime.is_some_and(|born| born > time))
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can

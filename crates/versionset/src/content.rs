@@ -4,7 +4,7 @@ use crate::seal::Seal;
 use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
-use vnode::{Cx, Errno, OpenFile, Result};
+use vnode::{Cx, Errno, OpenFile, Result, Whence};
 
 /// The bytes of a version, or of the head.
 pub trait Content: Send + Sync + fmt::Debug {
@@ -162,6 +162,44 @@ pub fn read_full(cx: &Cx<'_>, file: &dyn OpenFile, out: &mut [u8], offset: u64) 
         }
     }
     Ok(done)
+}
+
+/// Whether all bytes are zero.
+#[must_use]
+pub fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    bytes.chunks(ZEROS.len()).all(|part| ZEROS.starts_with(part))
+}
+
+/// Returns where the first data of a range of a lower file begins; the end of the range if it is a
+/// hole, or lies behind the end of the file.
+///
+/// # Errors
+/// Those of the lower file, but none if it does not know its holes: then all of it is data.
+pub fn next_data(cx: &Cx<'_>, file: &dyn OpenFile, range: Range<u64>) -> Result<u64> {
+    match file.seek(cx, range.start, Whence::Data) {
+        Err(Errno::NXIO) => Ok(range.end),
+        found => found_in(&range, range.start, found),
+    }
+}
+
+/// Returns where the first hole of a range of a lower file begins; the end of the range if there is
+/// none.
+///
+/// # Errors
+/// As [`next_data`].
+pub fn next_hole(cx: &Cx<'_>, file: &dyn OpenFile, range: Range<u64>) -> Result<u64> {
+    match file.seek(cx, range.start, Whence::Hole) {
+        Err(Errno::NXIO) => Ok(range.start),
+        found => found_in(&range, range.end, found),
+    }
+}
+
+fn found_in(range: &Range<u64>, unknown: u64, found: Result<u64>) -> Result<u64> {
+    match found {
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(unknown),
+        found => Ok(found?.clamp(range.start, range.end)),
+    }
 }
 
 /// Writes all of `data` to a lower file.

@@ -50,7 +50,7 @@ pub use audit::{
     segment_of, segment_start,
 };
 pub use compressed::Compressed;
-pub use content::{Content, Over, Partial, Piece, Plain, clamp, read_full, write_full};
+pub use content::{Content, Over, Partial, Piece, Plain, clamp, is_zero, next_data, next_hole, read_full, write_full};
 pub use delta::Delta;
 pub use edits::Edited;
 pub use encode::{Newer, encode};

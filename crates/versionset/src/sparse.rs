@@ -9,7 +9,7 @@
 //! kill at any moment leaves a valid file. When no program writes to the head any more, the version
 //! gets a [`Seal`], by which a later change of the head that the layer did not see is noticed.
 
-use crate::content::{Content, Over, Partial, Piece, clamp, fill_from, read_exact, read_full, write_full};
+use crate::content::{Content, Over, Partial, Piece, clamp, fill_from, next_data, read_exact, read_full, write_full};
 use crate::header::{Header, MAX_HEADER};
 use crate::names::Letter;
 use crate::seal::{SEAL_LEN, Seal};
@@ -123,7 +123,7 @@ impl SparseWriter {
             if read_full(cx, &*writer.file, part, at)? < len {
                 return Err(Errno::IO);
             }
-            writer.record(cx, block.get(..len).unwrap_or_default(), at / BLOCK)?;
+            writer.record_bytes(cx, block.get(..len).unwrap_or_default(), at / BLOCK)?;
             at += len as u64;
         }
         Ok(writer)
@@ -198,11 +198,11 @@ impl SparseWriter {
     /// Those of the layer below. The version is valid then, too, without these blocks.
     pub fn add(&mut self, cx: &Cx<'_>, data: &[u8], offset: u64) -> Result<()> {
         write_full(cx, &*self.file, data, offset)?;
-        self.record(cx, data, offset / BLOCK)
+        self.record_bytes(cx, data, offset / BLOCK)
     }
 
     /// Records that the blocks from `first` on are present.
-    fn record(&mut self, cx: &Cx<'_>, data: &[u8], first: u64) -> Result<()> {
+    fn record_bytes(&mut self, cx: &Cx<'_>, data: &[u8], first: u64) -> Result<()> {
         let mut sums = Writer::default();
         for (number, block) in (first..).zip(data.chunks(BLOCK as usize)) {
             if block.len() != self.layout.block_len(number) {
@@ -210,8 +210,36 @@ impl SparseWriter {
             }
             sums.u32(crc32c::crc32c(block));
         }
-        let count = (sums.0.len() / 4) as u64;
-        write_full(cx, &*self.file, &sums.0, self.layout.checksums + first * 4)?;
+        self.record(cx, &sums.0, first)
+    }
+
+    /// Adds blocks of zeros, which take no space: as [`Self::add`] with so many zeros.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn add_zeros(&mut self, cx: &Cx<'_>, range: Range<u64>) -> Result<()> {
+        const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+        if next_data(cx, &*self.file, range.clone())? < range.end {
+            // A kill left bytes there before they were recorded.
+            for start in range.clone().step_by(BLOCK as usize) {
+                let len = range.end.min(start + BLOCK) - start;
+                self.add(cx, ZEROS.get(..len as usize).unwrap_or_default(), start)?;
+            }
+            return Ok(());
+        }
+        let (mut sums, first) = (Writer::default(), range.start / BLOCK);
+        let whole = crc32c::crc32c(&ZEROS);
+        for number in first..range.end.div_ceil(BLOCK) {
+            let len = self.layout.block_len(number);
+            sums.u32(if len == ZEROS.len() { whole } else { crc32c::crc32c(ZEROS.get(..len).unwrap_or_default()) });
+        }
+        self.record(cx, &sums.0, first)
+    }
+
+    /// Records that the blocks from `first` on are present, and have these checksums.
+    fn record(&mut self, cx: &Cx<'_>, sums: &[u8], first: u64) -> Result<()> {
+        let count = (sums.len() / 4) as u64;
+        write_full(cx, &*self.file, sums, self.layout.checksums + first * 4)?;
         let bytes = usize::try_from(first / 8).unwrap_or(usize::MAX)
             ..usize::try_from((first + count).div_ceil(8)).unwrap_or(usize::MAX);
         let mut changed = self.bitmap.get(bytes.clone()).ok_or(Errno::INVAL)?.to_vec();
@@ -586,6 +614,30 @@ mod tests {
             assert!(all(&cx, &version).unwrap() == old, "{size}");
             let reopened = Sparse::reopen(&cx, sparse, length).unwrap();
             assert_eq!(reopened.bitmap, writer.bitmap);
+        }
+    }
+
+    #[test]
+    fn zeros_take_no_space() {
+        let fs = MemFs::new();
+        let cx = Cx::internal(0, 0);
+        for left in [None, Some(5 * BLOCK)] {
+            let size = 100 * BLOCK + 17;
+            let (sparse, head) = (file(&fs, &format!("s{left:?}")), file(&fs, &format!("h{left:?}")));
+            let mut writer = SparseWriter::begin(&cx, Arc::clone(&sparse), size, &header()).unwrap();
+            if let Some(at) = left {
+                write_full(&cx, &*sparse, &[7; 2 * BLOCK as usize], at).unwrap();
+            }
+            writer.add_zeros(&cx, 2 * BLOCK..size).unwrap();
+            writer.add(&cx, &[1; 2 * BLOCK as usize], 0).unwrap();
+            let holds_data = next_data(&cx, &*sparse, 2 * BLOCK..size).unwrap() < size;
+            assert_eq!(holds_data, left.is_some());
+            let head: Arc<dyn Content> = Arc::new(Plain::new(head, 0));
+            let length = len(&cx, &*sparse);
+            let version = Sparse::open(&cx, sparse, length, head).unwrap();
+            let mut wanted = vec![0; usize::try_from(size).unwrap()];
+            wanted[..2 * BLOCK as usize].fill(1);
+            assert!(all(&cx, &version).unwrap() == wanted);
         }
     }
 

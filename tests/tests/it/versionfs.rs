@@ -464,6 +464,49 @@ fn copies_of_the_lower_directory(transport: Transport) {
     }
 }
 
+/// A file that another program put below the mount in place of one with several names is not a
+/// copy of that.
+fn a_replacement_below_is_no_copy(transport: Transport) {
+    let Mount { mounted, lower, sandbox } = Mount::new(transport, "");
+    let at = mounted.dir().to_owned();
+    let mut moments = Moments::new(&at);
+    moments.after(|| sh("cd \"$1\"; echo one >a; ln a b; echo two >>a", &[&at]));
+    drop(mounted);
+    sh("cd \"$1\"; rm b; echo new >x; mv x a", &[&lower]);
+    let _mounted = Mounted::new(Spec::versions(&lower, &keep_all(&sandbox), transport), &at);
+    fs::OpenOptions::new().append(true).open(at.join("a")).unwrap().write_all(b"newer\n").unwrap();
+    let token = command(&at, "versionfs.at", moments.time(1)).unwrap();
+    let seen = fs::read_to_string(at.join(token.trim_end()).join("a"));
+    assert!(seen.as_ref().is_err() || seen.as_ref().is_ok_and(|text| text == "one\ntwo\n"), "{seen:?}");
+    assert!(texts(&at, "a").contains(&"new\n".to_owned()), "{:?}", texts(&at, "a"));
+}
+
+/// Versions of a file with holes take no more space than its data, whichever way they are made.
+fn holes_stay_holes(transport: Transport) {
+    let mount = Mount::sized(256, transport, "");
+    let steps = [
+        "truncate -s 600M a; printf x | dd of=a bs=1 seek=150M conv=notrunc; truncate -s 200M a",
+        "truncate -s 400M b; printf y | dd of=b bs=1 seek=5000 conv=notrunc",
+        "truncate -s 400M c; printf z | dd of=c bs=1 seek=300M conv=notrunc; exec 3<c 4<>c; printf w >&4; exec 3>&- 4>&-",
+        "truncate -s 400M d; ln d e; printf v | dd of=d bs=1 seek=7000 conv=notrunc; rm e; truncate -s 0 d",
+    ];
+    for step in steps {
+        sh(&format!("cd \"$1\"; {step}"), &[mount.dir()]);
+    }
+    command(mount.dir(), "versionfs.clean", "").unwrap();
+    let kib: u64 = sh("du -sk \"$1\" | cut -f 1", &[&mount.lower]).trim().parse().unwrap();
+    assert!(kib < 8 << 10, "{kib} KiB");
+    let sizes = |name| list(mount.dir(), name).iter().map(|version| version.size >> 20).collect::<Vec<_>>();
+    assert_eq!((sizes("a").last(), sizes("c").last()), (Some(&600), Some(&400)));
+    let last = list(mount.dir(), "a").last().unwrap().number;
+    let mut old = File::open(path_of(mount.dir(), "a", last).unwrap()).unwrap();
+    let mut byte = [0; 3];
+    old.read_exact_at(&mut byte, (150 << 20) - 1).unwrap();
+    assert_eq!(byte, [0, b'x', 0]);
+    let copied = io::copy(&mut old, &mut io::sink()).unwrap();
+    assert_eq!(copied, 600 << 20);
+}
+
 /// Returns the length and first byte of each version.
 fn digests(dir: &Path, name: &str) -> Vec<(usize, u8)> {
     contents(dir, name).iter().map(|v| (v.len(), v.first().copied().unwrap_or_default())).collect()
@@ -1050,6 +1093,8 @@ on_both_transports!(
     failed_allocations,
     removed_backups,
     copies_of_the_lower_directory,
+    holes_stay_holes,
+    a_replacement_below_is_no_copy,
     killed,
     stacks,
     reading_old_versions,
