@@ -3,7 +3,7 @@
 use crate::error::{At, Error};
 use std::path::PathBuf;
 use std::sync::Arc;
-use unionfs::offline::{View, Writable};
+use unionfs::offline::{Copied, View, Writable};
 use vnode::{Cx, Layer, Vnode};
 
 /// A branch.
@@ -74,10 +74,18 @@ impl Branches {
         sources.map(|source| (Arc::clone(&source.layer), source.path.clone())).collect()
     }
 
-    /// Whether the upper branch is a copy of the directory that a union wrote.
-    pub(crate) fn upper_is_copy(&self) -> Result<bool, Error> {
-        let Source { layer, path } = &self.upper;
-        Ok(unionfs::offline::is_copy(&cx(), layer, path).at("read the identity log", b"")?)
+    /// Returns whether the upper branch is a copy of the directory that a union wrote.
+    pub(crate) fn upper_copied(&self) -> Result<Option<Copied>, Error> {
+        Ok(unionfs::offline::copied(&cx(), &self.pairs()).at("read the identity log", b"")?)
+    }
+
+    /// Records when the upper branch was recognised as a copy, if it is one and no mount has done
+    /// that.
+    pub(crate) fn note_copy(&self) -> Result<(), Error> {
+        if self.upper_copied()?.is_some_and(|copied| copied.at.is_none()) {
+            drop(self.writable()?);
+        }
+        Ok(())
     }
 
     /// Returns the root of the upper branch itself.

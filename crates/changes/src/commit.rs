@@ -78,6 +78,9 @@ impl Branches {
             true => Journal::read(&cx, &upper).at("read the journal", b"")?,
             false => self.recover()?,
         };
+        if !options.dry_run {
+            self.note_copy()?;
+        }
         let mut views = self.views()?;
         let mut found = self.find(&views)?;
         self.check_floor(&views)?;

@@ -10,9 +10,13 @@
 //! mode of directories, whose change time moves with each entry. Nor are those that an earlier
 //! commit made (`own_times`).
 //!
-//! In a copy of an upper branch, all times of birth and change are those of the copying. So
-//! modification times are compared there, which copies keep: that of the file below with the one of
-//! the upper branch's record.
+//! In a copy of an upper branch (`Copied`), the times of birth and change are those of the copying.
+//! Only records that were created after the copy was recognised have times of birth of their own.
+//! For the others, two times of the file below are compared:
+//!
+//! * its modification time with that of the upper branch's record: copies keep these;
+//! * its change time with that of the recognition. If the branches below are those of the original,
+//!   with the time of birth of the record: the file below was there before.
 
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
@@ -24,7 +28,7 @@ use crate::select::Selection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use unionfs::offline::{OPAQUE_MARK, whiteout_name};
+use unionfs::offline::{Copied, OPAQUE_MARK, whiteout_name};
 use vnode::{Attr, Kind, Time, Vnode};
 
 /// Which files have changed.
@@ -35,11 +39,20 @@ pub(crate) struct Criteria {
     /// When an interrupted commit began. Later changes are its own, unless files were written.
     pub(crate) began: Option<Time>,
     /// Modification times are compared instead of change times.
-    pub(crate) modified: bool,
+    pub(crate) merging: bool,
     /// The upper branch is a copy of one.
-    pub(crate) is_copy: bool,
+    pub(crate) copied: Option<Copied>,
     /// Change times that earlier commits have moved.
     pub(crate) own: OwnTimes,
+}
+
+/// A comparison of a time of the file below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Check {
+    /// The modification time is compared, not the change time.
+    modified: bool,
+    /// A later one is a conflict.
+    since: Time,
 }
 
 /// What a commit leaves as it is of a file of which it replaces or removes a name: modification
@@ -76,9 +89,8 @@ impl Branches {
         began: Option<Time>,
         merging: bool,
     ) -> Result<Criteria, Error> {
-        let is_copy = since.is_none() && self.upper_is_copy()?;
-        let modified = merging || is_copy;
-        Ok(Criteria { since: since.map(time), began, modified, is_copy, own: self.own_times()? })
+        let copied = if since.is_none() { self.upper_copied()? } else { None };
+        Ok(Criteria { since: since.map(time), began, merging, copied, own: self.own_times()? })
     }
 
     /// Returns the changes of which the file below has changed too.
@@ -88,7 +100,6 @@ impl Branches {
         changes: &[Change],
         criteria: &Criteria,
     ) -> Result<Vec<Conflict>, Error> {
-        let &Criteria { since, began, modified, is_copy, ref own } = criteria;
         let mut conflicts = Vec::new();
         for change in changes {
             let path = change.from.as_ref().unwrap_or(&change.path);
@@ -96,35 +107,32 @@ impl Branches {
             if is_dir(&below) && matches!(change.kind, ChangeKind::Attributes | ChangeKind::Added) {
                 continue;
             }
-            let since = match since {
-                Some(since) => Some(since),
-                None => self.born(views, &change.path, is_copy)?,
-            };
-            let Some(since) = since else { continue };
-            let changed = latest(&below, path, change.moves_dir(), modified)?;
-            let is_own = match began {
-                // The interrupted commit sets no later modification times than those it copies.
-                Some(began) if changed >= began => {
-                    let written = last_write(&below, path)?;
-                    written < began || change.after.is_some_and(|after| after.mtime == written)
+            for check in self.checks(views, &change.path, criteria)? {
+                if let Some(conflict) = conflict(change, &below, check, criteria)? {
+                    conflicts.push(conflict);
+                    break;
                 }
-                // It may have moved the upper branch's version already, which can have been written
-                // long after it was created.
-                Some(began) if modified && !is_dir(&below) => {
-                    let attr = below.getattr(&cx()).at("read the attributes", path)?;
-                    let same = |after: Facts| (after.mtime, after.size) == (attr.mtime, attr.size);
-                    attr.ctime >= began && change.after.is_some_and(same)
-                }
-                _ => false,
-            };
-            if changed > since && !is_own && own.get(&change.path) != Some(&changed) {
-                let attr = below.getattr(&cx()).at("read the attributes", path)?;
-                let created = !is_copy && attr.btime.is_some_and(|born| born > since);
-                let kind = if created { ConflictKind::Created } else { ConflictKind::Changed };
-                conflicts.push(Conflict { path: change.path.clone(), kind, changed, since });
             }
         }
         Ok(conflicts)
+    }
+
+    /// Returns the times to compare for the change at a path.
+    fn checks(&self, views: &Views, path: &[u8], criteria: &Criteria) -> Result<Vec<Check>, Failed> {
+        let &Criteria { since, merging, copied, .. } = criteria;
+        if let Some(since) = since {
+            return Ok(vec![Check { modified: merging, since }]);
+        }
+        let Some(Born { born, modified }) = self.born(views, path)? else { return Ok(Vec::new()) };
+        let as_born = Check { modified: merging, since: born };
+        let Some(Copied { at, old_below }) = copied else { return Ok(vec![as_born]) };
+        if at.is_some_and(|at| born > at) {
+            return Ok(vec![as_born]);
+        }
+        let mut checks = vec![Check { modified: true, since: born.min(modified) }];
+        let since = if old_below { Some(born) } else { at };
+        checks.extend(since.filter(|_| !merging).map(|since| Check { modified: false, since }));
+        Ok(checks)
     }
 
     /// Returns the files below with other names that these changes replace or remove.
@@ -171,9 +179,9 @@ impl Branches {
         Ok(self.write_own_times(&times)?)
     }
 
-    /// Returns when the upper branch's record of a path was created. In a copy of the branch, this
-    /// was when the record was last modified at the latest.
-    fn born(&self, views: &Views, path: &[u8], is_copy: bool) -> Result<Option<Time>, Failed> {
+    /// Returns the times of the upper branch's record of a path. `None` if that of its birth is not
+    /// known.
+    fn born(&self, views: &Views, path: &[u8]) -> Result<Option<Born>, Failed> {
         let cx = cx();
         let (parent, name) = split(path);
         let Some(dir) = resolve_dir(&cx, &views.all.root(), parent).at("look up", parent)? else { return Ok(None) };
@@ -182,11 +190,55 @@ impl Branches {
         for record in [name, &metacopy, &whiteout_name(name), OPAQUE_MARK] {
             if let Some(entry) = lookup(&cx, &part, record).at("look up", path)? {
                 let born = birth(&entry.attr, record == name);
-                return Ok(if is_copy { born.map(|born| born.min(entry.attr.mtime)) } else { born });
+                return Ok(born.map(|born| Born { born, modified: entry.attr.mtime }));
             }
         }
         Ok(None)
     }
+}
+
+/// When a record was created, and last modified.
+struct Born {
+    born: Time,
+    modified: Time,
+}
+
+/// Returns the conflict of a change with the file `below` that one comparison finds.
+fn conflict(
+    change: &Change,
+    below: &Arc<dyn Vnode>,
+    Check { modified, since }: Check,
+    criteria: &Criteria,
+) -> Result<Option<Conflict>, Failed> {
+    let path = change.from.as_ref().unwrap_or(&change.path);
+    let changed = latest(below, path, change.moves_dir(), modified)?;
+    if changed <= since || criteria.own.get(&change.path) == Some(&changed) {
+        return Ok(None);
+    }
+    let is_own = match criteria.began {
+        // The interrupted commit sets no later modification times than those it copies.
+        Some(began) if changed >= began => {
+            let written = last_write(below, path)?;
+            written < began || change.after.is_some_and(|after| after.mtime == written)
+        }
+        // It may have moved the upper branch's version already, which can have been written long
+        // after it was created.
+        Some(began) if modified && !is_dir(below) => {
+            let attr = below.getattr(&cx()).at("read the attributes", path)?;
+            let same = |after: Facts| (after.mtime, after.size) == (attr.mtime, attr.size);
+            attr.ctime >= began && change.after.is_some_and(same)
+        }
+        _ => false,
+    };
+    if is_own {
+        return Ok(None);
+    }
+    let attr = below.getattr(&cx()).at("read the attributes", path)?;
+    // A copy was born after what it is a copy of.
+    let is_copy = modified && criteria.copied.is_some();
+    let created = !is_copy && attr.btime.is_some_and(|born| born > since);
+    let kind = if created { ConflictKind::Created } else { ConflictKind::Changed };
+    Ok(Some(Conflict { path: change.path.clone(), kind, changed, since }))
 }
 
 /// Returns an object's time of birth. That of a mark with several names is that of another mark.

@@ -57,10 +57,10 @@ pub(crate) fn generation(kind: i32, handle: &[u8]) -> u32 {
 
 /// Returns a number that tells a root directory from others: its inode number and time of birth,
 /// in nanoseconds. The roots of file systems that were made in the same second are told apart by
-/// these file systems' ids.
-pub(crate) fn fingerprint(ino: u64, (sec, nsec): (i64, u32), fsid: [u8; 8]) -> u64 {
+/// `fs`, a number that the file system has for good.
+pub(crate) fn fingerprint(ino: u64, (sec, nsec): (i64, u32), fs: &[u8]) -> u64 {
     let born = fold(fold(fold(OFFSET, &ino.to_le_bytes()), &sec.to_le_bytes()), &nsec.to_le_bytes());
-    mix(if nsec == 0 { fold(born, &fsid) } else { born })
+    mix(if nsec == 0 { fold(born, fs) } else { born })
 }
 
 /// Returns a hash of a name.

@@ -244,6 +244,21 @@ pub(crate) struct FsTraits {
     reports_entries: bool,
     /// The entries whose `d_ino` can differ from their `st_ino`.
     pub(crate) unreliable_d_ino: UnreliableIno,
+    /// What the file system is told from others by.
+    lasting_id: LastingId,
+}
+
+/// A number of a file system that does not depend on its device, which can have another number
+/// after a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum LastingId {
+    /// It has none, or it can't be read: the id of F2FS in statfs(2) is the number of the device.
+    #[default]
+    None,
+    /// The id in statfs(2), which is made from the UUID, and on btrfs from the subvolume's number.
+    Fsid,
+    /// The UUID of XFS, whose id in statfs(2) is the number of the device.
+    XfsUuid,
 }
 
 /// Which entries of a listing need a statx(2) each to learn their inode number.
@@ -298,14 +313,25 @@ impl FsTraits {
                 ..none
             },
             OVERLAY => Self { unreliable_d_ino: UnreliableIno::All, ..none },
-            EXT4 => Self { open_once: true, lists_all_names: true, reports_entries: true, ..none },
+            EXT4 => Self {
+                open_once: true,
+                lists_all_names: true,
+                reports_entries: true,
+                lasting_id: LastingId::Fsid,
+                ..none
+            },
             TMPFS | RAMFS => {
                 Self { open_once: true, in_memory: true, lists_all_names: true, reports_entries: true, ..none }
             }
-            BTRFS => {
-                Self { open_once: true, unreliable_d_ino: UnreliableIno::Directories, lists_all_names: true, ..none }
-            }
-            XFS | F2FS => Self { open_once: true, reports_entries: true, ..none },
+            BTRFS => Self {
+                open_once: true,
+                unreliable_d_ino: UnreliableIno::Directories,
+                lists_all_names: true,
+                lasting_id: LastingId::Fsid,
+                ..none
+            },
+            XFS => Self { open_once: true, reports_entries: true, lasting_id: LastingId::XfsUuid, ..none },
+            F2FS => Self { open_once: true, reports_entries: true, ..none },
             ISO9660 => Self { open_once: true, immutable: true, ..none },
             SQUASHFS | EROFS => Self { open_once: true, immutable: true, lists_all_names: true, ..none },
             _ => none,
@@ -315,11 +341,20 @@ impl FsTraits {
 
 /// Returns what tells the root directory from others. On a network or a FUSE file system, times of
 /// birth need not last.
-fn fingerprint(root: &Statx, fs: &rustix::fs::StatFs, traits: &FsTraits) -> Option<u64> {
-    let born = root.stx_btime;
+fn fingerprint(root: BorrowedFd<'_>, stat: &Statx, fs: &rustix::fs::StatFs, traits: &FsTraits) -> Option<u64> {
+    let born = stat.stx_btime;
     let known =
-        !traits.may_hang && root.stx_mask & StatxFlags::BTIME.bits() != 0 && (born.tv_sec, born.tv_nsec) != (0, 0);
-    known.then(|| identity::fingerprint(root.stx_ino, (born.tv_sec, born.tv_nsec), fsid_of(fs)))
+        !traits.may_hang && stat.stx_mask & StatxFlags::BTIME.bits() != 0 && (born.tv_sec, born.tv_nsec) != (0, 0);
+    known.then(|| identity::fingerprint(stat.stx_ino, (born.tv_sec, born.tv_nsec), &lasting_id(root, fs, traits)))
+}
+
+/// See [`LastingId`]. Empty if there is none.
+fn lasting_id(root: BorrowedFd<'_>, fs: &rustix::fs::StatFs, traits: &FsTraits) -> Vec<u8> {
+    match traits.lasting_id {
+        LastingId::Fsid => fsid_of(fs).to_vec(),
+        LastingId::XfsUuid => crate::sys::xfs_uuid(root).map(Vec::from).unwrap_or_default(),
+        LastingId::None => Vec::new(),
+    }
 }
 
 impl HostFs {
@@ -342,6 +377,7 @@ impl HostFs {
             handles.and_then(|_| HandleBuilder::of(magic, stat.stx_ino, &FileHandle::of_fd(root.as_fd()).ok()?));
         let budget = Budget::of_process();
         let keeps_files = handles.is_some() && traits.open_once;
+        let fingerprint = fingerprint(root.as_fd(), &stat, &fs_stats, &traits);
         let root = Arc::new(root);
         let watch = if traits.immutable || traits.may_hang || handles.is_none() || options.watch == Watch::Off {
             None
@@ -396,7 +432,7 @@ impl HostFs {
             reports_all_entries,
             lifetimes,
             root_vnode: OnceLock::new(),
-            fingerprint: fingerprint(&stat, &fs_stats, &traits),
+            fingerprint,
         };
         Ok(Arc::new(Self { root: HostVnode::new_root(Arc::new(shared)) }))
     }

@@ -246,6 +246,18 @@ pub(crate) fn fsid_of(stats: &rustix::fs::StatFs) -> [u8; 8] {
     unsafe { std::mem::transmute_copy(&stats.f_fsid) }
 }
 
+/// Returns the UUID of the XFS file system of an open file.
+pub(crate) fn xfs_uuid(fd: BorrowedFd<'_>) -> Result<[u8; 16]> {
+    // XFS_IOC_FSGEOMETRY_V4: struct xfs_fsop_geom_v4, 112 bytes, with the UUID at byte 64.
+    const FSGEOMETRY_V4: u32 = 0x8070_587c;
+    let mut geometry = [0; 14];
+    ioctl(fd, FSGEOMETRY_V4, &mut geometry)?;
+    let [.., low, high, _, _, _, _] = geometry;
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice([low, high].map(u64::to_ne_bytes).as_flattened());
+    Ok(uuid)
+}
+
 /// Calls fanotify_mark(2) for the mount or the file system of `dir`, as `flags` say.
 pub(crate) fn fanotify_mark(group: BorrowedFd<'_>, flags: libc::c_uint, mask: u64, dir: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: both descriptors are open, and the path is a terminated string. The C library passes
@@ -274,7 +286,7 @@ pub(crate) fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
 }
 
 /// Calls ioctl(2) with a command whose argument has at most `size_of_val(buffer)` bytes.
-pub(crate) fn ioctl(fd: BorrowedFd<'_>, cmd: u32, buffer: &mut [u64; 8]) -> Result<i32> {
+pub(crate) fn ioctl(fd: BorrowedFd<'_>, cmd: u32, buffer: &mut [u64]) -> Result<i32> {
     // The size of the argument is part of the command's number.
     if (cmd >> 16) & 0x3fff > size_of_val(buffer) as u32 {
         return Err(Errno::NOTTY);

@@ -79,9 +79,13 @@ impl Unionfs {
         });
         let members: Box<[Member]> = members.collect();
         let mut logs = Vec::new();
-        for (member, source) in members.iter().zip(&sources).filter(|(member, _)| member.mode == Mode::ReadWrite) {
+        let fingerprints: Vec<_> = members.iter().map(|member| member.state.layer.fingerprint()).collect();
+        for (at, (member, source)) in members.iter().zip(&sources).enumerate() {
+            if member.mode != Mode::ReadWrite {
+                continue;
+            }
             let state = &member.state;
-            let log = source.open(&cx, state, &known.tags);
+            let log = source.open(&cx, state, &known.tags, fingerprints.get(at + 1..).unwrap_or_default());
             logs.push(log.map_err(|errno| why_not_written(&cx, &state.root, &state.path, errno))?);
         }
         let mut logs = Logs::new(logs, known.tags.clone());

@@ -615,12 +615,14 @@ impl Core {
         let known = merger.known;
         let mut files = Vec::new();
         let is_opened = |member: &&Member| member.mode == Mode::ReadWrite && !self.identity.has_log(member.state.tag);
-        for member in set.order.iter().filter(is_opened) {
+        for (at, member) in set.order.iter().enumerate().filter(|(_, member)| is_opened(member)) {
             let state = &member.state;
+            let below = set.order.get(at + 1..).unwrap_or_default();
+            let below: Vec<_> = below.iter().map(|member| member.state.layer.fingerprint()).collect();
             let refused = |errno| why_not_written(cx, &state.root, &state.path, errno);
             let found = next.sources.iter().find(|(id, _)| *id == member.id).map(|(_, source)| source);
             files.push(match found {
-                Some(source) => source.open(cx, state, &known.tags).map_err(refused)?,
+                Some(source) => source.open(cx, state, &known.tags, &below).map_err(refused)?,
                 None => LogFile::new((state.root.clone(), state.path.clone()), state.tag, state.tags.clone()),
             });
         }

@@ -45,6 +45,7 @@
 //! | inode numbers | `numbers`, `inode_number` |
 //! | what the branches' logs say, in use and in memory; reading it from all branches | `identity`, `recorded`, `records` |
 //! | the logs: their tags, which log has a record, one file, its format | `tags`, `logs`, `logfile`, `log` |
+//! | branches that were copied, as by `cp -a` | `copied` |
 //! | file handles: objects by number | `by_number` |
 //! | branches that no union uses: views of them, names of records | [`offline`] |
 //! | work directory | `work` |
@@ -71,6 +72,7 @@ mod carry_recovery;
 mod change;
 mod changeable;
 mod control;
+mod copied;
 mod copy_used;
 mod copydata;
 mod copymeta;

@@ -1,6 +1,7 @@
 //! The identity logs of a union's branches. Each record lies on the branch that it describes:
 //! docs/design/unionfs.md, "Records".
 
+use crate::copied::Copied;
 use crate::log::{Log, Record, Tagged};
 use crate::logfile::{create_log, load, open_log};
 use crate::tags::Tags;
@@ -103,7 +104,9 @@ impl LogFile {
         let assigned = self.tags.read().all();
         let missing = assigned.into_iter().filter(|(log, _)| is_missing(*log));
         let missing = missing.filter_map(|(tag, of)| Some(Record::Tag { tag, branch: branches.get(&of)?.clone() }));
-        self.fresh = missing.collect();
+        let own = branches.get(&self.tag).and_then(|branch| branch.fingerprint);
+        // The branches to its right are not known here.
+        self.fresh = missing.chain(Copied::renewed(&loaded.known.tags, own, &[None])).collect();
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 use crate::branch::Lower;
 use crate::build::Unionfs;
+pub use crate::copied::Copied;
 use crate::inode_number::{compose, lower_of, tag_of};
 use crate::log::{Alias, Record as LogRecord, Tagged};
 use crate::lookup::Hit;
@@ -18,7 +19,7 @@ use crate::records::Source;
 use crate::set::{BranchSet, Member};
 use crate::whiteout::{Listed, OLD_OPAQUE, WhiteoutName, classify};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use vnode::{Cx, DirEntry, Entry, Errno, Kind, Layer, Name, Result, Vnode};
 
@@ -71,12 +72,16 @@ pub fn whiteout_name(name: &[u8]) -> Vec<u8> {
     WhiteoutName::of(name).name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()
 }
 
-/// Whether a branch is a copy of the directory that a union wrote, by the records of that union.
+/// Returns whether the first of these branches is a copy of the directory that a union wrote, by
+/// the records of that union. The next union that can write the branch records when that was
+/// recognised.
 ///
 /// # Errors
 /// Those of reading the branch's identity log.
-pub fn is_copy(cx: &Cx<'_>, layer: &Arc<dyn Layer>, path: &Path) -> Result<bool> {
-    Ok(Source::read(cx, layer, path, true)?.is_copy())
+pub fn copied(cx: &Cx<'_>, branches: &[(Arc<dyn Layer>, PathBuf)]) -> Result<Option<Copied>> {
+    let Some(((layer, path), below)) = branches.split_first() else { return Ok(None) };
+    let below: Vec<_> = below.iter().map(|(layer, _)| layer.fingerprint()).collect();
+    Ok(Source::read(cx, layer, path, true)?.copied(&below))
 }
 
 /// A read-only union of branches. It shows what a mounted union of them would show.

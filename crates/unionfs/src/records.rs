@@ -1,13 +1,14 @@
 //! The one reader of the records of all branches: docs/design/unionfs.md, "Records".
 
 use crate::branch::BranchState;
+use crate::copied::{COPY, Copied};
 use crate::log::{Record, Tagged};
 use crate::logfile::{Loaded, load, open_log};
 use crate::logs::LogFile;
 use crate::ownfiles::Own;
 use crate::ownnames::IndexName;
 use crate::recorded::{Known, LinkCount, total};
-use crate::tags::{COPY, TAGS, Tags, free_tag, tag_of_branch};
+use crate::tags::{TAGS, Tags, free_tag, tag_of_branch};
 use crate::work::entries;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -45,15 +46,21 @@ impl Source {
 
     /// Opens the branch's log, to write it. That of a branch whose file system turns out to be
     /// read-only is opened when it is needed.
-    /// `branches`: the union's branches by tag, of which the log may have former paths.
-    pub(crate) fn open(&self, cx: &Cx<'_>, state: &BranchState, branches: &BTreeMap<u16, Tagged>) -> Result<LogFile> {
+    /// `branches`: the union's branches by tag, of which the log may have former paths. `below`:
+    /// the fingerprints of those to the right.
+    pub(crate) fn open(
+        &self,
+        cx: &Cx<'_>,
+        state: &BranchState,
+        branches: &BTreeMap<u16, Tagged>,
+        below: &[Option<u64>],
+    ) -> Result<LogFile> {
         let known = &self.loaded.known.tags;
         let renewed = known.iter().filter_map(|(&tag, known)| {
             let branch = branches.get(&self.tags.union_tag(tag)?)?;
             (branch != known).then(|| Record::Tag { tag, branch: branch.clone() })
         });
-        let copy = Record::Tag { tag: COPY, branch: Tagged { path: Vec::new(), fingerprint: None } };
-        let renewed = renewed.chain((self.is_copy() && !known.contains_key(&COPY)).then_some(copy));
+        let renewed = renewed.chain(Copied::renewed(known, self.fingerprint, below));
         let place = (self.root.clone(), self.path.clone());
         let file = LogFile::new(place, state.tag, state.tags.clone()).with_fresh(renewed.collect());
         match self.loaded.found.then(|| open_log(cx, (&self.root, &self.path), &self.loaded)) {
@@ -63,13 +70,10 @@ impl Source {
         }
     }
 
-    /// Whether the branch is a copy of the directory that a union wrote: its log knows that one,
-    /// but not this one, or has a record that says so.
-    pub(crate) fn is_copy(&self) -> bool {
-        let tags = &self.loaded.known.tags;
-        let mut known = tags.values().filter_map(|branch| branch.fingerprint).peekable();
-        let is_new = self.fingerprint.is_some_and(|own| known.peek().is_some() && known.all(|known| known != own));
-        is_new || tags.contains_key(&COPY)
+    /// Returns whether the branch is a copy of the directory that a union wrote. `below`: the
+    /// fingerprints of the branches to its right.
+    pub(crate) fn copied(&self, below: &[Option<u64>]) -> Option<Copied> {
+        Copied::of(&self.loaded.known.tags, self.fingerprint, below)
     }
 
     fn tagged(&self) -> Tagged {

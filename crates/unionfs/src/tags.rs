@@ -7,8 +7,6 @@ use std::collections::BTreeMap;
 
 /// The largest tag of a branch; the smallest is 1. Tags fill bits 62..48 of a number.
 pub(crate) const TAGS: u16 = 0x7ffe;
-/// The tag of no branch: a log with this one lies in a copy of the branch in which it began.
-pub(crate) const COPY: u16 = 0;
 
 /// Returns the smallest tag that is not used.
 pub(crate) fn free_tag(is_used: impl Fn(u16) -> bool) -> u16 {

@@ -13,6 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::TempDir;
+use unionfs::offline::Copied;
 use unionfs::{Branch, BranchChange, ChangePolicy, Delete, InUse, Mode, Options, Unionfs};
 use vnode::{Cx, Layer, OpenFlags, RenameFlags};
 
@@ -368,6 +369,42 @@ fn a_copied_branch_is_recognised_by_each_log() {
     assert_one_file(&union, &["f0", "f1", "f2"], "data");
     union.change_branches(vec![BranchChange::Insert { at: 1, branch: bed.branch("b=ro") }], &POLICY).unwrap();
     assert_one_file(&union, &["f0", "f1", "f2"], "data+b");
+}
+
+/// The time counts for conflicts of a commit.
+#[test]
+fn the_first_union_that_writes_a_copy_records_the_time() {
+    let bed = Bed::new(&["a", "b"]);
+    append(&bed.mount("a=rw:b=ro"), "f0", "+a");
+    bed.shell("mkdir new; cp -a a new/a; cp -a a new/later; cp -a b new/b");
+    let copied = |branches: &[&str]| {
+        let open = |branch: &&str| bed.branch(&format!("{branch}=ro"));
+        let pairs: Vec<_> = branches.iter().map(open).map(|branch| (branch.layer, branch.path)).collect();
+        unionfs::offline::copied(&CX, &pairs).unwrap()
+    };
+    assert_eq!(copied(&["a", "new/b"]), None);
+    for (below, old_below) in [("b", true), ("new/b", false)] {
+        assert_eq!(copied(&["new/a", below]).unwrap(), Copied { at: None, old_below });
+        drop(bed.mount(&format!("new/a=ro:{below}=ro")));
+        assert_eq!(copied(&["new/a", below]).unwrap(), Copied { at: None, old_below });
+    }
+    drop(bed.mount("new/a=rw:b=ro"));
+    let recorded = copied(&["new/a", "new/b"]).unwrap();
+    assert!(recorded.at.is_some() && recorded.old_below);
+    drop(bed.mount("new/a=rw:new/b=ro"));
+    assert_eq!(copied(&["new/a", "b"]), Some(recorded));
+    // A copy of the copy.
+    bed.shell("cp -a new/a again");
+    assert_eq!(copied(&["again", "new/a", "b"]).unwrap(), Copied { at: None, old_below: true });
+    // One that was added, or became writable, while the union was in use.
+    let union = bed.mount("a=rw:b=ro");
+    let insert = BranchChange::Insert { at: 0, branch: bed.branch("again=rw") };
+    union.change_branches(vec![insert], &POLICY).unwrap();
+    assert!(copied(&["again"]).unwrap().at.is_some());
+    let union = bed.mount("new/later=ro:b=ro");
+    let changed = BranchChange::Mode(bed.0.join("new/later"), Mode::ReadWrite);
+    union.change_branches(vec![changed], &POLICY).unwrap();
+    assert!(copied(&["new/later"]).unwrap().at.is_some());
 }
 
 /// What it says of link counts depends on all branches of the union that wrote it.
