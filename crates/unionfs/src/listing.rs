@@ -10,7 +10,7 @@ use crate::inode_number::mix;
 use crate::readers::Readers;
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -118,7 +118,12 @@ pub(crate) struct Listing {
     version: u64,
     /// Whether positions have 31 bits.
     narrow: bool,
+    /// Whether the positions of new names remain taken after their removal.
+    keeps_removed: bool,
 }
+
+/// A name with its cookie, and what is known of it.
+pub(crate) type Placed<T> = (u64, Box<[u8]>, T);
 
 /// The place of a name in a listing.
 enum Spot {
@@ -189,16 +194,94 @@ impl Listing {
         if self.narrow { narrow_position(name) } else { position(name) }
     }
 
-    /// Appends an entry. The caller appends in the order of positions, and of names among equal
-    /// positions.
-    pub(crate) fn push(&mut self, name: &[u8], ino: u64, kind: Kind) -> Result<()> {
-        let after = self.items.last().map_or(0, |last| last.cookie);
+    /// Appends an entry. The caller appends in the order of cookies.
+    pub(crate) fn push(&mut self, cookie: u64, name: &[u8], ino: u64, kind: Kind) -> Result<()> {
+        self.push_item((cookie, State::Known), name, (ino, kind))
+    }
+
+    /// Appends a name that was removed, whose cookie remains taken.
+    pub(crate) fn push_gone(&mut self, cookie: u64, name: &[u8]) -> Result<()> {
+        self.push_item((cookie, State::Gone), name, (0, Kind::Regular))
+    }
+
+    fn push_item(&mut self, (cookie, state): (u64, State), name: &[u8], (ino, kind): (u64, Kind)) -> Result<()> {
         let start = u32::try_from(self.names.len()).map_err(|_| Errno::OVERFLOW)?;
         let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         self.names.extend_from_slice(name);
-        let cookie = self.position(name).max(after + 1);
-        self.items.push(Item { cookie, ino, start, len, kind, state: State::Known });
+        self.items.push(Item { cookie, ino, start, len, kind, state });
         Ok(())
+    }
+
+    /// Whether names can have equal positions. That two of 62 bits are equal is too improbable to
+    /// matter.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.narrow
+    }
+
+    /// Returns the cookies of these names, in their order: their positions, or the next ones if
+    /// these are taken. Names that the listing `old` has keep their cookies, for its readers. The
+    /// second list has the removed names whose cookies have to remain taken.
+    pub(crate) fn place<T>(&self, old: Option<&Self>, names: Vec<(Box<[u8]>, T)>) -> (Vec<Placed<T>>, Vec<Placed<()>>) {
+        let (mut placed, mut new) = (Vec::with_capacity(names.len()), Vec::new());
+        let mut taken = HashSet::new();
+        for (name, what) in names {
+            match old.and_then(|old| old.cookie_of(&name)) {
+                Some(cookie) => {
+                    taken.insert(cookie);
+                    placed.push((cookie, name, what));
+                }
+                None => new.push((self.position(&name), name, what)),
+            }
+        }
+        let mut gone = old.map(Self::followed).unwrap_or_default();
+        gone.retain(|(cookie, ..)| taken.insert(*cookie));
+        new.sort_unstable_by(|(a, one, _), (b, other, _)| (a, one).cmp(&(b, other)));
+        let mut last = 0;
+        for (position, name, what) in new {
+            last = position.max(last + 1);
+            while taken.contains(&last) {
+                last += 1;
+            }
+            placed.push((last, name, what));
+        }
+        if old.is_some() {
+            placed.sort_unstable_by_key(|(cookie, ..)| *cookie);
+            gone.sort_unstable_by_key(|(cookie, ..)| *cookie);
+        }
+        (placed, gone)
+    }
+
+    fn cookie_of(&self, name: &[u8]) -> Option<u64> {
+        match self.find(name) {
+            Spot::Item(index) => self.items.get(index).map(|item| item.cookie),
+            Spot::Added(cookie) => Some(cookie),
+            Spot::Free(_) => None,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let items = self.items.iter().map(|item| (item.cookie, self.name_of(item)));
+        items.chain(self.added.iter().map(|(cookie, added)| (*cookie, &*added.name)))
+    }
+
+    /// Returns the names whose next cookie is taken too: another name may have it because of them.
+    fn followed(&self) -> Vec<Placed<()>> {
+        let followed = self.all().filter(|(cookie, _)| self.is_taken(cookie + 1));
+        followed.map(|(cookie, name)| (cookie, name.into(), ())).collect()
+    }
+
+    /// Returns what has to remain of this listing so that names with equal positions keep their
+    /// cookies in the next one.
+    fn collisions(&self) -> Option<Self> {
+        if !self.narrow {
+            return None;
+        }
+        let mut all: Vec<_> =
+            self.all().filter(|(cookie, _)| self.is_taken(cookie + 1) || self.is_taken(cookie - 1)).collect();
+        all.sort_unstable_by_key(|(cookie, _)| *cookie);
+        let mut collisions = Self::with_capacity(all.len(), true);
+        let pushed = all.into_iter().try_for_each(|(cookie, name)| collisions.push_gone(cookie, name));
+        pushed.is_ok().then_some(collisions).filter(|collisions| !collisions.items.is_empty())
     }
 
     fn name_of(&self, item: &Item) -> &[u8] {
@@ -230,13 +313,20 @@ impl Listing {
         self.added.contains_key(&cookie) || self.items.binary_search_by_key(&cookie, |item| item.cookie).is_ok()
     }
 
+    /// Returns the positions of all names, also of those that were removed since.
+    fn positions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.items.iter().map(|item| item.cookie).chain(self.added.keys().copied())
+    }
+
     /// Notes a change. Returns false after too many new names: the listing must be dropped then.
     fn change(&mut self, name: &[u8], change: EntryChange) -> bool {
         self.version += 1;
         let state = if change == EntryChange::Gone { State::Gone } else { State::Unknown };
         match (self.find(name), change) {
             (Spot::Item(index), _) => self.items.get_mut(index).map_or((), |item| item.state = state),
-            (Spot::Added(cookie), EntryChange::Gone) if !self.is_taken(cookie + 1) => drop(self.added.remove(&cookie)),
+            (Spot::Added(cookie), EntryChange::Gone) if !self.keeps_removed && !self.is_taken(cookie + 1) => {
+                self.added.remove(&cookie);
+            }
             (Spot::Added(cookie), _) => self.added.get_mut(&cookie).map_or((), |added| added.state = state),
             (Spot::Free(_), EntryChange::Gone) => {}
             (Spot::Free(cookie), EntryChange::Unknown) => {
@@ -358,6 +448,8 @@ impl Kept {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     kept: Option<Arc<Mutex<Kept>>>,
+    /// Without a kept listing: the names of the last one whose positions were equal.
+    collisions: Option<Arc<Listing>>,
     merging: Option<Box<Merging>>,
     /// When a listing that was used after own changes becomes invalid.
     pub(crate) until: Option<Instant>,
@@ -379,14 +471,29 @@ impl Slot {
         self.kept.clone()
     }
 
+    /// Returns what remains of a listing that is not kept any more: see [`Listing::place`].
+    pub(crate) fn collisions(&self) -> Option<Arc<Listing>> {
+        self.collisions.clone()
+    }
+
     /// Removes the listing and returns it, to be dropped without the lock.
     #[must_use]
     pub(crate) fn forget(&mut self) -> Option<Arc<Mutex<Kept>>> {
         if let Some(merging) = &mut self.merging {
             merging.lost = true;
         }
-        self.readers.lose_merged();
-        self.kept.take()
+        self.lose_kept()
+    }
+
+    /// Removes the listing, and remembers its positions.
+    fn lose_kept(&mut self) -> Option<Arc<Mutex<Kept>>> {
+        let kept = self.kept.take();
+        if let Some(kept) = &kept {
+            let listing = &kept.lock().listing;
+            self.readers.lose_merged(listing.positions());
+            self.collisions = listing.collisions().map(Arc::new);
+        }
+        kept
     }
 
     /// Notes a change of an entry. Returns a listing that is not kept any more, to be dropped
@@ -403,13 +510,10 @@ impl Slot {
         let room = self.kept.as_ref().is_none_or(|kept| {
             let mut kept = kept.lock();
             kept.own = true;
+            kept.listing.keeps_removed = self.readers.are_mixed();
             kept.listing.change(name, change)
         });
-        if room {
-            return None;
-        }
-        self.readers.lose_merged();
-        self.kept.take()
+        if room { None } else { self.lose_kept() }
     }
 
     /// Begins a merge, which [`Self::end_merge`] must end. Returns the number of changes noted
@@ -424,18 +528,24 @@ impl Slot {
     /// The one that was kept before must be dropped without the lock.
     pub(crate) fn end_merge(&mut self, missed: usize, kept: Option<Kept>) -> Option<Ended> {
         let mut merging = self.merging.take()?;
+        let keeps_removed = self.readers.are_mixed();
         let ended = kept.map(|mut kept| {
             let work = kept.listing.work;
+            kept.listing.keeps_removed = keeps_removed;
             for (name, change) in merging.changes.get(missed..).unwrap_or_default() {
                 kept.own = true;
                 kept.listing.change(name.as_bytes(), *change);
             }
             let listing = Arc::new(Mutex::new(kept));
             let is_kept = !merging.lost;
-            self.readers.lose_merged();
-            // Its reader goes on with positions that no kept listing explains.
-            self.readers.lost |= !is_kept;
-            let old = if is_kept { self.kept.replace(listing.clone()) } else { None };
+            let old = if is_kept { self.lose_kept() } else { None };
+            if is_kept {
+                self.kept = Some(listing.clone());
+                self.collisions = None;
+            } else {
+                // Its reader goes on with positions that no kept listing explains.
+                self.readers.lose_merged(listing.lock().listing.positions());
+            }
             Ended { listing, work, is_kept, _old: old }
         });
         merging.count -= 1;
@@ -569,7 +679,7 @@ mod tests {
         sorted.sort_by_key(|name| position(name.as_bytes()));
         let mut listing = Listing::with_capacity(names.len(), false);
         for (ino, name) in (1..).zip(sorted) {
-            listing.push(name.as_bytes(), ino, Kind::Regular).unwrap();
+            listing.push(position(name.as_bytes()), name.as_bytes(), ino, Kind::Regular).unwrap();
         }
         listing
     }
@@ -642,6 +752,49 @@ mod tests {
         assert_eq!(shown(&listing), entries(&[("a", false), ("x", true), ("y", false), ("z", false)]));
         listing.change(b"x", EntryChange::Gone);
         assert!(matches!(listing.find(b"x"), Spot::Free(cookie) if cookie == at + 2));
+    }
+
+    /// These have equal positions of 31 bits.
+    const EQUAL: [&str; 2] = ["n3131", "n331633"];
+
+    fn merged(names: &[&str], old: Option<&Listing>) -> Listing {
+        let mut listing = Listing::with_capacity(names.len(), true);
+        let (placed, gone) = listing.place(old, names.iter().map(|name| (name.as_bytes().into(), ())).collect());
+        let placed = placed.into_iter().map(|name| (name, State::Known));
+        let mut all: Vec<_> = placed.chain(gone.into_iter().map(|name| (name, State::Gone))).collect();
+        all.sort_by_key(|((cookie, ..), _)| *cookie);
+        for ((cookie, name, ()), state) in all {
+            listing.push_item((cookie, state), &name, (1, Kind::Regular)).unwrap();
+        }
+        listing
+    }
+
+    #[test]
+    fn names_with_equal_positions_keep_their_cookies_in_another_merge() {
+        let [one, other] = EQUAL;
+        let at = narrow_position(one.as_bytes());
+        assert_eq!(at, narrow_position(other.as_bytes()));
+        let cookies = |listing: &Listing| EQUAL.map(|name| listing.cookie_of(name.as_bytes()));
+        let both = merged(&[one, other, "x"], None);
+        assert_eq!(cookies(&both), [Some(at), Some(at + 1)]);
+        // The first one is removed, and comes back.
+        let without = merged(&[other, "x"], Some(&both));
+        assert_eq!(without.cookie_of(other.as_bytes()), Some(at + 1));
+        assert_eq!(shown(&without), entries(&[(other, false), ("x", false)]));
+        assert_eq!(cookies(&merged(&[one, other], Some(&without))), [Some(at), Some(at + 1)]);
+        // A new name does not move the one that was there.
+        let later = merged(&[other], None);
+        assert_eq!(cookies(&merged(&[one, other], Some(&later))), [Some(at + 1), Some(at)]);
+        // Nor if the listing was dropped meanwhile.
+        let collisions = both.collisions().unwrap();
+        assert_eq!(collisions.items.len(), 2);
+        let again = merged(&[other, "x"], Some(&collisions));
+        assert_eq!((again.cookie_of(other.as_bytes()), shown(&again)), (Some(at + 1), shown(&without)));
+        assert!(merged(&["x", "y"], None).collisions().is_none());
+        // Nor does one that was added without a merge.
+        let mut added = merged(&[other], None);
+        added.change(one.as_bytes(), EntryChange::Unknown);
+        assert_eq!(cookies(&merged(&EQUAL, Some(&added))), [Some(at + 1), Some(at)]);
     }
 
     #[test]

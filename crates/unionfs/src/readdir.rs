@@ -433,12 +433,27 @@ impl UnionVnode {
     fn number_all(&self, op: &Op<'_>, stack: &Stack, seen: AllSeen, work: usize) -> Result<Listing> {
         let mut listing = Listing::with_capacity(seen.len(), self.core.options.numbers == Numbers::Narrow);
         listing.work = work;
-        let mut sorted: Vec<(u64, Box<[u8]>, Seen)> =
-            seen.into_iter().map(|(name, seen)| (listing.position(&name), name, seen)).collect();
-        sorted.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        for (_, name, seen) in sorted {
+        let (kept, collisions) = if listing.is_narrow() {
+            let slot = self.dir()?.listing.lock();
+            (slot.kept(), slot.collisions())
+        } else {
+            (None, None)
+        };
+        let (placed, gone) = {
+            let kept = kept.as_ref().map(|kept| kept.lock());
+            let old = kept.as_ref().map(|kept| &kept.listing).or(collisions.as_deref());
+            listing.place(old, seen.into_iter().collect())
+        };
+        let mut gone = gone.into_iter().peekable();
+        for (cookie, name, seen) in placed {
+            while let Some((cookie, name, ())) = gone.next_if(|(before, ..)| *before < cookie) {
+                listing.push_gone(cookie, &name)?;
+            }
             let ino = self.merged_number(op, stack, Name::new(&name)?, &seen)?;
-            listing.push(&name, ino, seen.kind)?;
+            listing.push(cookie, &name, ino, seen.kind)?;
+        }
+        for (cookie, name, ()) in gone {
+            listing.push_gone(cookie, &name)?;
         }
         Ok(listing)
     }
@@ -450,17 +465,17 @@ impl UnionVnode {
     /// an improbable chance.
     fn part_of_reader(&self, op: &Op<'_>, cookie: u64) -> Result<Option<Lower>> {
         let dir = self.dir()?;
-        let (lower, known, lost, kept) = {
+        let (lower, known, lost, was_merged, kept) = {
             let slot = dir.listing.lock();
             let readers = &slot.readers;
-            (readers.lower, readers.positions.clone(), readers.lost, slot.kept())
+            (readers.lower, readers.positions.clone(), readers.lost, readers.had_merged(cookie), slot.kept())
         };
         let Some(part) = lower.map(|branch| self.part(branch)).transpose()?.flatten() else { return Ok(None) };
         let has = |positions: &[u64]| positions.binary_search(&cookie).is_ok();
         if known.as_deref().is_some_and(has) {
             return Ok(Some(part));
         }
-        if kept.is_some_and(|kept| kept.lock().listing.is_taken(cookie)) {
+        if was_merged || kept.is_some_and(|kept| kept.lock().listing.is_taken(cookie)) {
             return Ok(None);
         }
         op.require_blocking()?;
@@ -472,7 +487,7 @@ impl UnionVnode {
         })?;
         positions.sort_unstable();
         positions.dedup();
-        // Else it is that of an entry which was removed before, unless merged listings had it.
+        // Else it is that of an entry which was removed before: merged listings never had it.
         let is_lower = has(&positions) || !lost;
         dir.listing.lock().readers.positions = Some(positions.into());
         Ok(is_lower.then_some(part))

@@ -5,9 +5,13 @@ use crate::common::layer_ops::{CX, name};
 use memfs::{Faults, MemFs, MemOptions, Op};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use testkit::Rng;
-use unionfs::{Branch, Delete, Mode, Options, Unionfs};
+use std::time::Duration;
+use testkit::{Rng, seeds};
+use unionfs::{Branch, BranchChange, ChangePolicy, Delete, InUse, Mode, Numbers, Options, Unionfs};
 use vnode::{Kind, Layer, OpenFlags, RenameFlags, Vnode};
+
+const POLICY: ChangePolicy =
+    ChangePolicy { patience: Duration::from_secs(10), in_use: InUse::Keep, expected_generation: None };
 
 struct TestUnion {
     faults: Faults,
@@ -249,6 +253,96 @@ fn unchanged_entries_are_listed_exactly_once_during_random_changes() {
             let there = (0..100).filter(|n| u.root.lookup(&CX, name(&format!("c{n}"))).unwrap().is_some()).count();
             assert_eq!(listed, 60 + there, "seed {seed}");
             assert_eq!(u.root.getattr(&CX).unwrap().nlink, dirs, "seed {seed}");
+        }
+    }
+}
+
+/// A reader of a directory: where it continues, and what it has read.
+#[derive(Clone, Default)]
+struct Reader {
+    after: u64,
+    seen: Vec<String>,
+}
+
+/// Readers continue at present and former positions while entries are removed, branches are
+/// inserted and removed, and the directory is merged again. Those that began before it was merged
+/// have positions of the branch.
+#[test]
+fn readers_keep_their_place_across_branch_changes_and_merges() {
+    for seed in seeds(60) {
+        let mut rng = Rng::new(seed);
+        let numbers = if rng.one_in(2) { Numbers::Narrow } else { Numbers::Wide };
+        let faults = Faults::new();
+        let fs = || MemFs::with(MemOptions::default(), &faults);
+        let (first, inserted) = (fs(), [fs(), fs()]);
+        // Some have equal positions if these have 31 bits.
+        let equal = ["n3131", "n331633", "n3267", "n382948", "n6784", "n368987", "n1900", "n146730"];
+        let stable = |n: &String| n.starts_with('f') || equal.iter().step_by(2).any(|name| name == n);
+        let mut names: Vec<String> = (0..150).map(|n| format!("{}{n}", if n % 3 == 0 { 'f' } else { 'c' })).collect();
+        names.extend(equal.map(String::from));
+        (1..names.len()).for_each(|n| names.swap(n, rng.below(n + 1)));
+        let dir = first.root().mkdir(&CX, name("d"), 0o755).unwrap().vnode;
+        names.iter().for_each(|file| make(&*dir, file));
+        names.retain(stable);
+        names.sort();
+        let branch =
+            |layer: &Arc<MemFs>, path: &str| Branch { layer: layer.clone(), path: path.into(), mode: Mode::ReadWrite };
+        let options = Options { numbers, ..Options::default() };
+        let union = Unionfs::new(vec![branch(&first, "/0")], options).unwrap();
+        let dir = union.root().lookup(&CX, name("d")).unwrap().unwrap().vnode;
+        let mut readers = vec![Reader::default()];
+        let mut left = vec!["/2", "/1"];
+        for _ in 0..120 {
+            match rng.below(8) {
+                0 => {
+                    let other = format!("c{}", rng.below(170));
+                    let _ = dir.mknod(&CX, name(&other), 0o100_644, 0);
+                }
+                // Also names on which a reader stands.
+                1 | 2 => {
+                    let last = readers[rng.below(readers.len())].seen.last().cloned();
+                    let other = last.unwrap_or_else(|| equal[1 + 2 * rng.below(4)].to_owned());
+                    if !stable(&other) {
+                        let _ = dir.unlink(&CX, name(&other));
+                    }
+                }
+                3 if rng.one_in(3) && !left.is_empty() => {
+                    let path = left.pop().unwrap();
+                    let new = branch(&inserted[left.len()], path);
+                    union.change_branches(vec![BranchChange::Insert { at: 0, branch: new }], &POLICY).unwrap();
+                }
+                // Changed out of band, so that it is merged again.
+                4 => {
+                    let own = inserted[rng.below(2)].root().lookup(&CX, name("d")).unwrap();
+                    let lower = own.unwrap_or_else(|| first.root().lookup(&CX, name("d")).unwrap().unwrap());
+                    let other = format!("c{}", rng.below(170));
+                    let _ = lower.vnode.mknod(&CX, name(&other), 0o100_644, 0);
+                    let _ = page(&*dir, 0, 1);
+                }
+                5 => readers.push(Reader::default()),
+                _ => {
+                    let at = rng.below(readers.len());
+                    // It can come back to this position later.
+                    let mut reader = readers[at].clone();
+                    let (new, last) = page(&*dir, reader.after, 1 + rng.below(6));
+                    reader.seen.extend(new);
+                    reader.after = last;
+                    readers.push(reader);
+                }
+            }
+        }
+        for mut reader in readers {
+            loop {
+                let (new, last) = page(&*dir, reader.after, 50);
+                if new.is_empty() {
+                    break;
+                }
+                reader.seen.extend(new);
+                reader.after = last;
+            }
+            reader.seen.retain(stable);
+            reader.seen.sort();
+            assert_eq!(reader.seen, names, "seed {seed}");
         }
     }
 }
