@@ -1,6 +1,7 @@
 //! Encoding of directory listings.
 
 use crate::abi::{Dirent, Direntplus, EntryOut};
+use core::mem::offset_of;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Encodes directory entries into the buffer of READDIR or READDIRPLUS.
@@ -10,13 +11,15 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct DirBuf<'a> {
     out: &'a mut [u8],
     len: usize,
+    /// Where the last entry's offset is.
+    last_off: Option<usize>,
 }
 
 impl<'a> DirBuf<'a> {
     /// Creates an empty reply, which may grow to the size of `out`.
     #[must_use]
     pub const fn new(out: &'a mut [u8]) -> Self {
-        Self { out, len: 0 }
+        Self { out, len: 0, last_off: None }
     }
 
     /// Returns the number of bytes written: the handler's return value.
@@ -35,14 +38,20 @@ impl<'a> DirBuf<'a> {
     /// number. Returns false, and writes nothing, if it does not fit.
     #[must_use]
     pub fn push(&mut self, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
-        self.write(dirent(ino, off, kind, name).as_bytes(), name)
+        let at = self.len + offset_of!(Dirent, off);
+        let fits = self.write(dirent(ino, off, kind, name).as_bytes(), name);
+        self.last_off = if fits { Some(at) } else { self.last_off };
+        fits
     }
 
     /// Appends an entry of READDIRPLUS. A node id of 0 in `entry` means unknown attributes. Returns
     /// false, and writes nothing, if it does not fit; the lookup then does not count.
     #[must_use]
     pub fn push_plus(&mut self, entry: &EntryOut, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
-        self.write(Direntplus { entry_out: *entry, dirent: dirent(ino, off, kind, name) }.as_bytes(), name)
+        let at = self.len + offset_of!(Direntplus, dirent) + offset_of!(Dirent, off);
+        let fits = self.write(Direntplus { entry_out: *entry, dirent: dirent(ino, off, kind, name) }.as_bytes(), name);
+        self.last_off = if fits { Some(at) } else { self.last_off };
+        fits
     }
 
     /// Whether an entry of READDIRPLUS with a name of this length fits. Check it before a lookup
@@ -50,6 +59,14 @@ impl<'a> DirBuf<'a> {
     #[must_use]
     pub const fn fits_plus(&self, name_len: usize) -> bool {
         (size_of::<Direntplus>() + name_len).next_multiple_of(8) <= self.out.len() - self.len
+    }
+
+    /// Replaces the offset to resume after the last entry.
+    pub fn resume_at(&mut self, off: u64) {
+        let place = self.last_off.and_then(|at| self.out.get_mut(at..at + size_of::<u64>()));
+        if let Some(place) = place {
+            place.copy_from_slice(&off.to_ne_bytes());
+        }
     }
 
     /// Sets the lifetimes of entries of READDIRPLUS to 0 where `is_stale` returns true for the node
@@ -135,6 +152,24 @@ mod tests {
         let (first, rest) = Dirent::read_from_prefix(&buffer).unwrap();
         assert_eq!(first, Dirent { ino: 7, off: 1, namelen: 3, r#type: 8 });
         assert_eq!(&rest[..8], b"abc\0\0\0\0\0");
+    }
+
+    #[test]
+    fn the_last_offset_can_be_replaced() {
+        let mut buffer = [0; 1024];
+        DirBuf::new(&mut buffer).resume_at(9);
+        assert_eq!(buffer, [0; 1024]);
+        let mut dir = DirBuf::new(&mut buffer);
+        assert!(dir.push(7, 1, 8, b"abc") && dir.push(8, 2, 4, b"x"));
+        dir.resume_at(9);
+        let offs = [0, 32].map(|at| Dirent::read_from_prefix(&buffer[at..]).unwrap().0.off);
+        assert_eq!(offs, [1, 9]);
+        let mut dir = DirBuf::new(&mut buffer);
+        assert!((7..9).all(|ino| dir.push_plus(&EntryOut::default(), ino, ino, 4, b"abc")));
+        dir.resume_at(9);
+        let second = (size_of::<Direntplus>() + 3).next_multiple_of(8);
+        let found = [0, second].map(|at| Direntplus::read_from_prefix(&buffer[at..]).unwrap().0.dirent);
+        assert_eq!(found.map(|dirent| (dirent.ino, dirent.off)), [(7, 7), (8, 9)]);
     }
 
     #[test]

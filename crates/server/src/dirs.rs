@@ -15,6 +15,15 @@ pub(crate) const fn after_dots(narrow: bool) -> [u64; 2] {
     if narrow { [0x7fff_fffe, 0x7fff_ffff] } else { [0x7fff_ffff_0000_0001, 0x7fff_ffff_0000_0002] }
 }
 
+/// Returns the offset of the end of a directory, behind all entries. Entries that are added later
+/// are not behind it: as on most file systems, a reader that has reached the end does not see
+/// them. While the kernel sends a READDIR, it lets no entry of the directory change. So if all
+/// entries fit into one reply, a reader sees either the old or the new name of a file that is
+/// renamed.
+pub(crate) const fn end(narrow: bool) -> u64 {
+    if narrow { 0x7fff_fffd } else { i64::MAX.cast_unsigned() }
+}
+
 /// Returns the result of a listing that filled the buffer from `before` to `now` bytes. An error
 /// after some entries is deferred to the next request: their lookups are counted, and the kernel
 /// only forgets entries that it received.
@@ -41,7 +50,14 @@ impl Server {
         if cookie == 0 {
             self.listing_cache.begin(&cx, node, &*vnode)?;
         }
-        let read = vnode.readdir(&cx, cookie, &mut |e| buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes()));
+        let mut is_full = false;
+        let read = vnode.readdir(&cx, cookie, &mut |e| {
+            is_full = !buf.push(e.ino, e.cookie, e.kind.d_type(), e.name.as_bytes());
+            !is_full
+        });
+        if read.is_ok() && !is_full {
+            buf.resume_at(self.end);
+        }
         partial_listing(read, before, buf.len())
     }
 
@@ -61,7 +77,14 @@ impl Server {
             self.listing_cache.begin(&cx, node, &*vnode)?;
         }
         let before = buf.len();
-        let read = vnode.readdir(&cx, cookie, &mut |e| self.push_plus((&call, &cx), (node, &*vnode), e, &mut buf));
+        let mut is_full = false;
+        let read = vnode.readdir(&cx, cookie, &mut |e| {
+            is_full = !self.push_plus((&call, &cx), (node, &*vnode), e, &mut buf);
+            !is_full
+        });
+        if read.is_ok() && !is_full {
+            buf.resume_at(self.end);
+        }
         // Of the first entries, something may have changed while the last ones were looked up.
         buf.expire(|child, name| self.is_overtaken(&call, (node, name), child));
         partial_listing(read, before, buf.len())
@@ -93,7 +116,7 @@ impl Server {
     }
 
     /// Lists `.` and `..` if `offset` is at them. Returns the layer's cookie to continue at, or
-    /// `None` if the buffer is full.
+    /// `None` if the buffer is full, or at the end.
     fn dots(
         &self,
         cx: &Cx<'_>,
@@ -102,6 +125,9 @@ impl Server {
         push: &mut dyn FnMut(u64, u64, &[u8]) -> bool,
     ) -> Reply<Option<u64>> {
         let [after_dot, after_dotdot] = self.after_dots;
+        if offset == self.end {
+            return Ok(None);
+        }
         if offset == 0 && !push(self.number(node), after_dot, b".") {
             return Ok(None);
         }

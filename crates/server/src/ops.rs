@@ -46,6 +46,8 @@ pub(crate) struct Server {
     stack_depth: u32,
     /// Directory offsets after `.` and `..`.
     pub(crate) after_dots: [u64; 2],
+    /// The directory offset of the end.
+    pub(crate) end: u64,
     passthrough: AtomicBool,
     pub(crate) channel: Channel,
     pub(crate) session: OnceLock<Arc<Session>>,
@@ -86,6 +88,7 @@ impl Server {
             properties,
             stack_depth: config.stack_depth,
             after_dots: crate::dirs::after_dots(config.narrow_positions),
+            end: crate::dirs::end(config.narrow_positions),
             passthrough: AtomicBool::new(config.passthrough && !config.cached_data),
             channel: Channel::new(config.owner, config.commands.clone()),
             session: OnceLock::new(),

@@ -12,10 +12,12 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{probe, run, sh, try_run};
 use strata_tests::user::{Credentials, OTHER, ROOT, USER, as_user};
@@ -28,6 +30,38 @@ fn chmod(path: &Path, mode: u32) {
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// A reader sees the old or the new name of a file that is renamed, and never both: the directory
+/// fits into one reply.
+fn a_listing_during_renames_shows_one_name(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        for dir in ["merged", "alone"] {
+            fs::create_dir(ro.join(dir)).unwrap();
+            (0..20).for_each(|n| fs::write(ro.join(dir).join(format!("f{n}")), "").unwrap());
+        }
+    });
+    fs::create_dir(fx.path("new")).unwrap();
+    for dir in ["merged", "alone", "new"].map(|dir| fx.path(dir)) {
+        fs::write(dir.join("a0"), "").unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let renames = scope.spawn(|| {
+                let mut count = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let [old, new] = [count, count + 1].map(|n| dir.join(format!("a{}", n % 7)));
+                    fs::rename(old, new).unwrap();
+                    count += 1;
+                }
+                count
+            });
+            let listed = || (0..2000).map(|_| names(&dir).iter().filter(|name| name.as_bytes()[0] == b'a').count());
+            let wrong: Vec<_> = listed().filter(|count| *count != 1).collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(renames.join().unwrap() > 0);
+            assert_eq!(wrong, [0; 0], "{}", dir.display());
+        });
+    }
 }
 
 /// Names of 255 bytes, the maximum of ext4: create, remove from the read-only branch, create again,
@@ -949,6 +983,7 @@ fn programs_of_32_bits_with_ino_32(transport: Transport) {
 }
 
 on_both_transports!(
+    a_listing_during_renames_shows_one_name,
     programs_of_32_bits_with_ino_32,
     names_of_255_bytes,
     deep_directories,
