@@ -5,6 +5,8 @@
 //! handler that sent one could deadlock. So notifications are queued here, and the thread sends
 //! them in order. It serves no requests and holds no lock of the server while it sends.
 //!
+//! * Only attributes are invalidated by the thread that reports a change: the kernel needs no such
+//!   lock for that.
 //! * The queue is bounded. If it overflows, all queued notifications are replaced by one that
 //!   invalidates everything the kernel caches.
 //! * A notification that is still queued is not queued again.
@@ -211,6 +213,22 @@ impl NotificationQueue {
     /// Queues a notification. Returns false if the kernel cannot be notified.
     pub(crate) fn enqueue(self: &Arc<Self>, notification: Notification) -> bool {
         self.push(notification, None)
+    }
+
+    /// Invalidates the attributes of a node at once: an operation that has moved them has not been
+    /// answered yet. Unlike the other notifications, this one waits for nothing.
+    pub(crate) fn send_attributes(&self, node: u64) {
+        let notification = Notification::Attributes(node);
+        self.reports.record(&notification);
+        if self.queue().closed {
+            return;
+        }
+        if let Some(session) = self.session()
+            && let Err(error) = session.notifier().inval_attributes(node)
+            && error != Errno::NOENT
+        {
+            tracing::debug!(?notification, %error, "the kernel refused a notification");
+        }
     }
 
     /// Sends a notification after [`REPEAT`].
@@ -452,7 +470,7 @@ impl Upcalls for UpcallHandler {
         if !self.caches_attributes {
             return;
         }
-        self.notifier.enqueue(Notification::Attributes(self.node(vnode)));
+        self.notifier.send_attributes(self.node(vnode));
     }
 
     fn data_changed(&self, vnode: u64, range: Range<u64>) {

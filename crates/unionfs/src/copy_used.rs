@@ -218,7 +218,7 @@ impl Draft {
         let dir = place.parent.part(self.to)?.ok_or(Errno::IO)?;
         let (server, name) = (self.core.server(op), place.name()?);
         created.push(Created::Copy(place.parent.path_to(name), lower.vnode.id()));
-        let linked = self.core.preserving_times(op, &dir.vnode, || dir.vnode.link(&server, name, &lower.vnode))?;
+        let linked = self.core.preserving_times(op, &dir, || dir.vnode.link(&server, name, &lower.vnode))?;
         let linked = (Lower { vnode: linked.vnode, branch: self.to }, linked.attr);
         self.core.alias_record(op, &linked.0, &linked.1, (live.id, live.generation()))
     }

@@ -241,7 +241,7 @@ impl Core {
         }
         let part = dir.part(to)?.ok_or(Errno::AGAIN)?;
         let (server, name) = (self.server(op), Name::new(&plan.name)?);
-        let published = self.preserving_times(op, &part.vnode, || match &built.work {
+        let published = self.preserving_times(op, &part, || match &built.work {
             Some((work, work_name)) => {
                 work.rename(&server, work_name.name()?, &part.vnode, name, RenameFlags::default())
             }

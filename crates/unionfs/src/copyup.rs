@@ -343,7 +343,7 @@ impl Core {
     pub(crate) fn publish_name(&self, op: &Op<'_>, place: &Place, copy: &Lower, built: &Built) -> Result<()> {
         let dir = place.parent.part(copy.branch)?.ok_or(Errno::AGAIN)?;
         let server = self.server(op);
-        self.preserving_times(op, &dir.vnode, || match &built.work {
+        self.preserving_times(op, &dir, || match &built.work {
             Some((work, name)) => {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &dir.vnode, place.name()?, flags)
@@ -357,10 +357,12 @@ impl Core {
     pub(crate) fn preserving_times<T>(
         &self,
         op: &Op<'_>,
-        dir: &Arc<dyn Vnode>,
+        dir: &Lower,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        preserving_times(&self.server(op), dir, change)
+        let changed = preserving_times(&self.server(op), &dir.vnode, change);
+        self.times_moved(dir.branch, &dir.vnode);
+        changed
     }
 
     /// Links a copied-up file at `name` in `dir`, another of its names, if that still leads to the
@@ -384,7 +386,7 @@ impl Core {
         let server = self.server(op);
         let old = Lower { vnode: entry.vnode.clone(), branch: shown };
         let _begun = self.begin_use(op, (dir, name), (&old, &entry.attr), Some(lower.branch))?;
-        let linked = self.preserving_times(op, &part.vnode, || part.vnode.link(&server, name, &lower.vnode).map(drop));
+        let linked = self.preserving_times(op, &part, || part.vnode.link(&server, name, &lower.vnode).map(drop));
         if let Err(e) = linked {
             return if op.set.retry_left(lower.branch, e) { Ok(false) } else { Err(e) };
         }

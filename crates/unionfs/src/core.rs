@@ -140,6 +140,15 @@ impl<V> Shared<V> {
         }
     }
 
+    /// Notifies that the change time of a lower directory has moved, which can't be restored: that
+    /// of the directories that show it may be cached.
+    pub(crate) fn times_moved(&self, branch: BranchId, dir: &Arc<dyn Vnode>) {
+        let Some(upcalls) = self.upcalls.get() else { return };
+        for number in self.parts.merged_in(branch, dir.id()) {
+            upcalls.attributes_changed(self.shown(number));
+        }
+    }
+
     /// Notifies that all results that were cached from this union are stale.
     pub(crate) fn everything_changed(&self) {
         if let Some(upcalls) = self.upcalls.get() {
@@ -223,12 +232,19 @@ impl<V> Shared<V> {
         let state = op.set.branch(branch)?;
         let server = self.server(op);
         let own = state.own(which);
-        let made = own.make(&server, &state.root, &state.path);
-        let dir = made.inspect_err(|&errno| op.set.explain_refusal(branch, errno))?;
+        let make = || {
+            let is_known = own.is_known();
+            let made = own.make(&server, &state.root, &state.path);
+            if !is_known {
+                self.times_moved(branch, &state.root);
+            }
+            made
+        };
+        let dir = make().inspect_err(|&errno| op.set.explain_refusal(branch, errno))?;
         match call(&dir) {
             Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR) => {
                 own.forget_this(&dir);
-                call(&own.make(&server, &state.root, &state.path)?)
+                call(&make()?)
             }
             other => other,
         }

@@ -7,7 +7,6 @@ use crate::branch::{BranchId, Lower};
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::Found;
-use crate::times::preserving_times;
 use crate::trust::is_servers;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -336,8 +335,8 @@ impl Core {
         let Ok(Some(part)) = dir.part(meta.home) else { return };
         let server = self.server(op);
         let Some(full) = metacopy_name(name) else { return };
-        let removed = Name::new(&full)
-            .and_then(|full| preserving_times(&server, &part.vnode, || part.vnode.unlink(&server, full)));
+        let removed =
+            Name::new(&full).and_then(|full| self.preserving_times(op, &part, || part.vnode.unlink(&server, full)));
         if let Err(errno) = removed
             && errno != Errno::NOENT
         {

@@ -147,13 +147,13 @@ impl Core {
             && op.set.writable(last.branch)
             && matches!(self.redirect_of(op, &last)?, Redirect::Valid(_));
         if opaque || ends_redirect {
-            self.preserving_times(op, &last.vnode, || self.make_opaque(op, &last).map(drop))?;
+            self.preserving_times(op, &last, || self.make_opaque(op, &last).map(drop))?;
         }
         self.make_name_durable(op, mover, dir, first.branch)?;
         self.make_name_durable(op, mover, dir, last.branch)?;
         // Before the part is removed: attributes are read without the entry lock.
         dir.set_stack(rest.into())?;
-        let removed = self.preserving_times(op, &above.vnode, || {
+        let removed = self.preserving_times(op, above, || {
             let removed = self.remove_part(op, above, name, part);
             removed.map_err(|(e, _)| e)
         });
@@ -164,7 +164,7 @@ impl Core {
             return Ok(Err(Obstacle::Failed(e)));
         }
         if opaque {
-            self.preserving_times(op, &above.vnode, || self.remove_whiteout(op, above, name))?;
+            self.preserving_times(op, above, || self.remove_whiteout(op, above, name))?;
         }
         if ends_redirect {
             self.unmark(op, dir, &last, Marked::Redirect);
@@ -199,7 +199,7 @@ impl Core {
         };
         let server = self.server(op);
         let remove = || {
-            self.preserving_times(op, &part.vnode, || match part.vnode.unlink(&server, lower) {
+            self.preserving_times(op, &part, || match part.vnode.unlink(&server, lower) {
                 Err(Errno::ISDIR) => part.vnode.rmdir(&server, lower),
                 other => other,
             })
@@ -234,7 +234,7 @@ impl Core {
                     let _ = self.ensure_part(op, dir, to)?;
                     return Err(Errno::AGAIN);
                 };
-                self.preserving_times(op, &there.vnode, || self.create_whiteout(op, &there, name).map(drop))?;
+                self.preserving_times(op, &there, || self.create_whiteout(op, &there, name).map(drop))?;
                 Some(to)
             }
             (Hit::Dir { stack: found, .. }, Some(_)) => {
@@ -244,7 +244,7 @@ impl Core {
                     if !op.set.writable(last.branch) {
                         return Ok(Err(Obstacle::Hides));
                     }
-                    self.preserving_times(op, &last.vnode, || self.make_opaque(op, last).map(drop))?;
+                    self.preserving_times(op, last, || self.make_opaque(op, last).map(drop))?;
                     last.vnode.fsync(&server, false)?;
                 }
                 None

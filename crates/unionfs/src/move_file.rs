@@ -186,7 +186,7 @@ impl Core {
             // Attributes are read without the entry lock: they must not be those of a file that has
             // lost its name.
             vnode.set_leaf(copy.clone());
-            self.preserving_times(op, &old.vnode, || {
+            self.preserving_times(op, &old, || {
                 // A whiteout beside the original would hide the copy.
                 self.remove_whiteout(op, &old, name)?;
                 old.vnode.unlink(&server, name)
@@ -196,7 +196,7 @@ impl Core {
             // The step that fails may have taken effect.
             if old.vnode.lookup(op, name)?.is_some() {
                 vnode.set_leaf(from.clone());
-                self.preserving_times(op, &new.vnode, || new.vnode.unlink(&server, name))?;
+                self.preserving_times(op, &new, || new.vnode.unlink(&server, name))?;
                 return Err(e);
             }
             vnode.set_leaf(copy);
@@ -244,7 +244,7 @@ impl Core {
             return Err(Errno::EXIST);
         }
         let server = self.server(op);
-        self.preserving_times(op, &part.vnode, || part.vnode.unlink(&server, name))?;
+        self.preserving_times(op, part, || part.vnode.unlink(&server, name))?;
         self.identity.unalias(&server, op.set.branch(part.branch)?.tag, found.vnode.id());
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Core {
         }
         dir.entry_is_elsewhere(name);
         self.make_durable(op, mover, dir, &vnode.leaf())?;
-        self.preserving_times(op, &old.vnode, || old.vnode.unlink(&self.server(op), name))?;
+        self.preserving_times(op, &old, || old.vnode.unlink(&self.server(op), name))?;
         self.hidden_name_removed(op, lower, attr);
         dir.entry_changed(name, EntryChange::Unknown);
         Ok(Ok(()))

@@ -265,7 +265,9 @@ impl Core {
         }
         let (root, server, name) = (&op.set.branch(branch)?.root, self.server(op), Name::new(mark)?);
         let mode = Kind::Regular.mode_bits() | 0o444;
-        match preserving_times(&server, root, || root.mknod(&server, name, mode, 0)) {
+        let made = preserving_times(&server, root, || root.mknod(&server, name, mode, 0));
+        self.times_moved(branch, root);
+        match made {
             Ok(_) | Err(Errno::EXIST) => announced.store(true, Ordering::Release),
             Err(errno) => return Err(errno),
         }

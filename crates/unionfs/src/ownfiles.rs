@@ -99,6 +99,11 @@ impl OwnDir {
         Ok(dir)
     }
 
+    /// Whether the directory is known to exist.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.lock().is_some()
+    }
+
     /// Forgets the directory. Returns whether it was known.
     pub(crate) fn forget(&self) -> bool {
         let old = self.known.lock().take();

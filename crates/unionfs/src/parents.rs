@@ -198,6 +198,10 @@ impl Core {
             dir.set_stack(parts.into())?;
             // The view has not changed, but the times of the parent's part have.
             place.parent.entry_changed(place.name()?, EntryChange::Unknown);
+            if let (0, Some(upcalls)) = (at, self.upcalls()) {
+                // Its attributes are those of the new part, with another change time.
+                upcalls.attributes_changed(self.shown(dir.id));
+            }
             return Ok(true);
         }
     }
@@ -225,7 +229,7 @@ impl Core {
             None => Ok(()),
         });
         let published = numbered.and_then(|()| {
-            self.preserving_times(op, &parent.vnode, || {
+            self.preserving_times(op, parent, || {
                 let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
                 work.rename(&server, name.name()?, &parent.vnode, place.name()?, flags)
             })

@@ -176,6 +176,7 @@ impl Core {
         if let Some(before) = &cover.made {
             self.tidy_whiteout(op, part, name);
             restore_times(&self.server(op), &part.vnode, before);
+            self.times_moved(part.branch, &part.vnode);
         }
     }
 

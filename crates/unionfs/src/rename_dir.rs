@@ -70,13 +70,13 @@ impl Core {
                 return Err(Errno::XDEV);
             }
             let path = self.right_path(dir)?;
-            self.preserving_times(op, &part.vnode, || self.write_redirect(op, part, &path))?;
+            self.preserving_times(op, part, || self.write_redirect(op, part, &path))?;
             *dir.dir()?.redirect.lock() = Some(path.into());
             return Ok(Marked::Redirect);
         }
         if !merges
             && self.shows_through(op, stack, part.branch, name)?
-            && self.preserving_times(op, &part.vnode, || self.make_opaque(op, part))?
+            && self.preserving_times(op, part, || self.make_opaque(op, part))?
         {
             return Ok(Marked::Opaque);
         }
@@ -85,7 +85,7 @@ impl Core {
 
     /// Undoes [`Self::mark_for_move`].
     pub(crate) fn unmark(&self, op: &Op<'_>, dir: &UnionVnode, part: &Lower, marked: Marked) {
-        let undone = self.preserving_times(op, &part.vnode, || {
+        let undone = self.preserving_times(op, part, || {
             match marked {
                 Marked::Nothing => {}
                 Marked::Opaque => self.undo_opaque(op, part),

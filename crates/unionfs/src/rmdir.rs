@@ -222,6 +222,7 @@ impl Core {
             });
             if let Err(e) = removed {
                 restore_times(&server, &dir.vnode, &before);
+                self.times_moved(dir.branch, &dir.vnode);
                 return Err((e, count > 0));
             }
         }

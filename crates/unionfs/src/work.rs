@@ -1,7 +1,7 @@
 //! The work directory. Files that need a name before they are renamed into place are built there.
 //! It is emptied at mount.
 
-use crate::branch::BranchId;
+use crate::branch::{BranchId, Lower};
 use crate::node::Core;
 use crate::op::Op;
 use crate::ownfiles::Own;
@@ -42,8 +42,9 @@ impl Core {
     pub(crate) fn drop_work(&self, op: &Op<'_>, branch: BranchId) {
         let Ok(state) = op.set.branch(branch) else { return };
         if state.own(Own::Work).forget() {
+            let root = Lower { vnode: state.root.clone(), branch };
             let removed =
-                Name::new(WORK).and_then(|name| self.preserving_times(op, &state.root, || state.root.rmdir(op, name)));
+                Name::new(WORK).and_then(|name| self.preserving_times(op, &root, || state.root.rmdir(op, name)));
             if let Err(errno) = removed {
                 tracing::debug!(%errno, branch = %op.set.path_of(branch), "could not remove the work directory");
             }

@@ -23,7 +23,9 @@ pub trait Upcalls: Send + Sync + fmt::Debug {
     /// moves directories may then show other entries below that name.
     fn directory_entry_changed(&self, dir: u64, name: Name<'_>);
 
-    /// The attributes, extended attributes or ACLs of the object changed.
+    /// The attributes, extended attributes or ACLs of the object changed. If an operation on
+    /// another object changed them, call it before that operation returns: nobody sees the old
+    /// ones afterwards.
     fn attributes_changed(&self, vnode: u64);
 
     /// The file's data in this byte range changed, and with it the attributes. An end of `u64::MAX`

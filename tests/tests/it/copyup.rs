@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -50,6 +51,46 @@ fn copy_up_keeps_holes(transport: Transport) {
     file.read_exact_at(&mut bytes, 32 << 30).unwrap();
     assert_eq!(&bytes, b"in the middle");
     assert_eq!(fs::metadata(fx.path("sparse")).unwrap().blocks(), meta.blocks());
+}
+
+/// Returns the times of a file: as the kernel has cached them, and as the server has them.
+fn times(path: &Path) -> [[i64; 4]; 2] {
+    [AtFlags::empty(), AtFlags::STATX_FORCE_SYNC].map(|flags| {
+        let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS).unwrap();
+        let (ctime, mtime) = (stat.stx_ctime, stat.stx_mtime);
+        [ctime.tv_sec, ctime.tv_nsec.into(), mtime.tv_sec, mtime.tv_nsec.into()]
+    })
+}
+
+/// A copy-up moves the change time of the directory. GNU tar takes a later one for a change.
+fn cached_times_of_directories_are_right_after_a_copy_up(transport: Transport) {
+    let fx = Fixture::new(transport, |ro| {
+        for dir in ["d", "d/inner", "e"] {
+            fs::create_dir(ro.join(dir)).unwrap();
+            for name in ["append", "mode", "big"] {
+                fs::write(ro.join(dir).join(name), vec![b'x'; 100_000]).unwrap();
+            }
+        }
+        fs::hard_link(ro.join("e/append"), ro.join("e/link")).unwrap();
+    });
+    let dirs = ["", "d", "d/inner", "e"].map(|dir| fx.path(dir));
+    let check = |what: &str, change: &dyn Fn()| {
+        dirs.iter().map(|dir| times(dir)).for_each(|_cached| {});
+        change();
+        for dir in &dirs {
+            let [cached, now] = times(dir);
+            assert_eq!(cached, now, "{} after {what}", dir.display());
+        }
+    };
+    check("a first copy", &|| append(&fx.path("d/inner/append"), b"end").unwrap());
+    check("another copy", &|| append(&fx.path("d/inner/big"), b"end").unwrap());
+    check("a copy of attributes", &|| {
+        fs::set_permissions(fx.path("d/inner/mode"), PermissionsExt::from_mode(0o600)).unwrap();
+    });
+    check("a copy of its data", &|| append(&fx.path("d/inner/mode"), b"end").unwrap());
+    check("a copy of a file with several names", &|| append(&fx.path("e/append"), b"end").unwrap());
+    check("a removal", &|| fs::remove_file(fx.path("e/big")).unwrap());
+    check("a rename", &|| fs::rename(fx.path("d/big"), fx.path("e/mode")).unwrap());
 }
 
 /// Truncating a file, also by O_TRUNC, copies only the remaining bytes.
@@ -416,6 +457,7 @@ fn killed_during_copy_up_each_file_is_old_or_new(transport: Transport) {
 
 on_both_transports!(
     copy_up_keeps_holes,
+    cached_times_of_directories_are_right_after_a_copy_up,
     truncation_copies_only_the_remaining_bytes,
     created_parents_have_the_originals_attributes,
     an_interrupted_copy_up_leaves_nothing,

@@ -354,7 +354,9 @@ fn requests_per_unlink_and_rename(transport: Transport) {
             rustix::fs::chmod(fx.path(&format!("d/{i}")), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         });
     });
-    assert!(sent.get("SETATTR") == 100 && sent.total() <= 210, "100 chmods: {sent:?}");
+    // A copy-up moves the change time of the directory, whose attributes the kernel then requests.
+    let is_right = sent.get("SETATTR") == 100 && sent.get("GETATTR") <= 110 && sent.total() <= 310;
+    assert!(is_right, "100 chmods: {sent:?}");
 }
 
 /// Returns the requests for extended attributes in the server's log.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -55,6 +55,22 @@ impl Encrypted {
 
 fn errno<T: core::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
     result.unwrap_err().raw_os_error().map(Errno::from_raw_os_error)
+}
+
+/// The first write creates the journal in the root, where users see nothing of it.
+fn the_journal_moves_no_times_that_are_cached(transport: Transport) {
+    let encrypted = Encrypted::new(transport);
+    fs::write(encrypted.path("file"), "data").unwrap();
+    let Encrypted { mut mounted, volume, sandbox, .. } = encrypted;
+    mounted.unmount();
+    let mounted = Mounted::new(volume.spec(transport), &sandbox.path("m"));
+    let stat = |flags| rustix::fs::statx(CWD, mounted.path(""), flags, StatxFlags::BASIC_STATS).unwrap();
+    let before = stat(AtFlags::empty());
+    fs::write(mounted.path("file"), "more").unwrap();
+    let [cached, now] = [AtFlags::empty(), AtFlags::STATX_FORCE_SYNC].map(stat);
+    assert_eq!((cached.stx_ctime.tv_sec, cached.stx_ctime.tv_nsec), (now.stx_ctime.tv_sec, now.stx_ctime.tv_nsec));
+    assert_eq!((now.stx_mtime.tv_sec, now.stx_mtime.tv_nsec), (before.stx_mtime.tv_sec, before.stx_mtime.tv_nsec));
+    assert!(volume.dir().join("gocryptfs.strata-journal").exists());
 }
 
 /// Programs run, and mappings agree with reads and writes.
@@ -523,6 +539,7 @@ fn sources_of_the_passphrase(transport: Transport) {
 }
 
 on_both_transports!(
+    the_journal_moves_no_times_that_are_cached,
     mapped_files,
     direct_io,
     appends_of_several_processes,

@@ -264,6 +264,9 @@ impl Layer for TemplateFs {
                 Ok(())
             });
         }
+        if let Some(journal) = self.core.format.as_ref().and_then(|format| format.journal.as_ref()) {
+            journal.attach(Arc::clone(&upcalls));
+        }
         if self.core.names.is_some() {
             // Names differ below.
             self.core.lower.attach(Arc::new(WithoutNames(upcalls)));

@@ -23,8 +23,8 @@ pub(crate) use record::{HeaderId, PREFIX, Record, Span, marks_of, most_marks};
 use super::lower_io::write_full;
 use crate::hooks::{Journal as Setting, Layout};
 use parking_lot::Mutex;
-use std::sync::Arc;
-use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, SetTime};
+use std::sync::{Arc, OnceLock};
+use vnode::{Attr, Cx, Errno, Layer, Name, OpenFile, OpenFlags, Result, SetAttr, SetTime, Upcalls};
 
 /// Offset of the first slot, in bytes.
 const FIRST_SLOT: u64 = 4096;
@@ -47,6 +47,8 @@ pub(crate) struct Journal {
     uid: u32,
     gid: u32,
     state: Mutex<State>,
+    /// Caches the times of the root, which the journal's file moves.
+    above: OnceLock<Arc<dyn Upcalls>>,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +83,22 @@ impl Journal {
         owner: (u32, u32),
     ) -> Self {
         let slot = (PREFIX as u64 + most).next_multiple_of(FIRST_SLOT);
-        Self { lower, setting, layout, fixed, slot, uid: owner.0, gid: owner.1, state: Mutex::default() }
+        Self {
+            lower,
+            setting,
+            layout,
+            fixed,
+            slot,
+            uid: owner.0,
+            gid: owner.1,
+            state: Mutex::default(),
+            above: OnceLock::new(),
+        }
+    }
+
+    /// Sets what is notified of the root's times.
+    pub(crate) fn attach(&self, above: Arc<dyn Upcalls>) {
+        let _once = self.above.set(above);
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -191,6 +208,7 @@ impl Journal {
 
     fn create(&self, state: &mut State) -> Result<Arc<dyn OpenFile>> {
         let (root, name, cx) = (self.lower.root(), Name::new(&self.setting.name)?, self.own());
+        let before = root.getattr(&cx);
         let (entry, file) = match root.create(&cx, name, 0o600, OpenFlags::RDWR) {
             Err(Errno::EXIST) => {
                 tracing::error!("{name:?} exists: another server uses the tree; unmount one of the two");
@@ -207,8 +225,22 @@ impl Journal {
             let _ = root.unlink(&cx, name);
             return Err(errno);
         }
+        if let Ok(before) = before {
+            self.restore_time(&before);
+        }
         (state.id, state.file) = (entry.vnode.id(), Some(Arc::clone(&file)));
         Ok(file)
+    }
+
+    /// Restores the root's modification time after the journal's file was created or removed.
+    /// Its change time has moved.
+    fn restore_time(&self, before: &Attr) {
+        let times = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
+        let root = self.lower.root();
+        let _ = root.setattr(&self.own(), &times, None);
+        if let Some(above) = self.above.get() {
+            above.attributes_changed(root.id());
+        }
     }
 
     /// Clears the record in a slot. One failure is tolerated.
@@ -255,8 +287,7 @@ impl Journal {
         });
         // No operation runs any more, so this time is that of the last change.
         if let (Ok(before), Ok(())) = (before, &removed) {
-            let times = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
-            let _ = root.setattr(&cx, &times, None);
+            self.restore_time(&before);
         }
         if let Err(errno) = removed {
             tracing::warn!(%errno, "cannot remove the journal {:?}", self.setting.name.escape_ascii().to_string());
