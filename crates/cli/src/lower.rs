@@ -76,7 +76,7 @@ pub fn mount_of(real: &Path) -> Option<PathBuf> {
 pub fn check_no_union(branch: &Tree) -> Result<(), Failure> {
     let mounts = mountinfo::read();
     for place in branch.leaves().iter().filter_map(|leaf| leaf.place()) {
-        let mount = mountinfo::mount_of(&mounts, place.fd()).filter(|mount| mount.kind() == b"fuse.unionfs");
+        let mount = mountinfo::mount_of(&mounts, place.fd()).filter(|mount| shows_union(mount));
         if let Some(point) = mount.map(Mount::point) {
             let (given, point) = (place.given.display(), point.display());
             return Err(Failure::usage(format!(
@@ -85,6 +85,47 @@ pub fn check_no_union(branch: &Tree) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Whether a mount shows the names of a union: it is one, or a stack with one.
+fn shows_union(mount: &Mount) -> bool {
+    if mount.kind() == b"fuse.unionfs" {
+        return true;
+    }
+    // A mount of a subdirectory is no different.
+    if !is_of_strata(mount) {
+        return false;
+    }
+    let point = [mount.point().to_owned()];
+    match hung_mounts::ask(&point, Question::Stack).into_iter().next() {
+        Some(Answer::Given(json)) => {
+            serde_json::from_slice(&json).is_ok_and(|stack: Value| stack_shows_union(&stack) == Some(true))
+        }
+        Some(Answer::Late) => {
+            hung_mounts::warn_skipped(mount.point());
+            false
+        }
+        Some(Answer::Failed(_)) | None => false,
+    }
+}
+
+/// Layers below which names are others: the union's own names don't apply to what users see.
+const OTHER_NAMES: [&str; 2] = ["cryptfs", "rot13"];
+
+/// Whether a stack, as its server describes it, shows the names of a union.
+fn stack_shows_union(stack: &Value) -> Option<bool> {
+    let layers = stack.get("layers")?.as_array()?;
+    for layer in layers {
+        let name = layer.get("name")?.as_str()?;
+        if name == "unionfs" {
+            return Some(true);
+        }
+        if OTHER_NAMES.contains(&name) {
+            return Some(false);
+        }
+    }
+    let below = layers.last()?.get("directories")?.as_array()?;
+    Some(below.iter().any(|below| stack_shows_union(below) == Some(true)))
 }
 
 /// Returns the mount points of Strata in this namespace.
@@ -116,8 +157,12 @@ fn using(points: &[PathBuf], is_used: impl Fn(&Lower) -> bool) -> Option<PathBuf
 
 /// Whether it is a whole mount of a type of Strata. Other file systems are not accessed.
 fn is_ours(mount: &Mount) -> bool {
+    mount.is_whole() && is_of_strata(mount)
+}
+
+fn is_of_strata(mount: &Mount) -> bool {
     let kind = mount.kind().strip_prefix(b"fuse.").and_then(|kind| core::str::from_utf8(kind).ok());
-    mount.is_whole() && kind.and_then(Type::of).is_some()
+    kind.and_then(Type::of).is_some()
 }
 
 fn read(json: &str) -> Option<Vec<Lower>> {
@@ -231,6 +276,22 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_that_show_the_names_of_a_union_are_recognised() {
+        let shows = |layers: &str| {
+            let json = format!(r#"{{"pid":1,"layers":[{layers}]}}"#);
+            stack_shows_union(&serde_json::from_str(&json).unwrap()) == Some(true)
+        };
+        let [wrapfs, rot13] = ["wrapfs", "rot13"].map(|name| format!(r#"{{"name":"{name}","options":""}},"#));
+        let union = r#"{"name":"unionfs","directories":[{"path":"/a"}]}"#;
+        let plain = r#"{"name":"directory","directories":[{"path":"/a"}]}"#;
+        assert!(shows(union) && shows(&format!("{wrapfs}{union}")));
+        assert!(!shows(plain) && !shows(&format!("{wrapfs}{plain}")) && !shows(&format!("{rot13}{union}")));
+        let nested =
+            |inner: &str| format!(r#"{{"name":"lbfs","directories":[{{"path":"/a"}},{{"layers":[{inner}]}}]}}"#);
+        assert!(shows(&nested(union)) && !shows(&nested(plain)));
+    }
 
     #[test]
     fn missing_and_unexecutable_commands_have_different_statuses() {

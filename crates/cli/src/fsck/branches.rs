@@ -4,10 +4,11 @@ use super::Refused;
 use crate::exit::{Failure, FsckExit};
 use crate::host_dir::{HostDir, Role, check_no_overlap};
 use crate::leaf::{Leaf, LeafOptions};
+use crate::mountinfo::{self, FstabEntry};
 use crate::options::{self, Options, Type};
 use crate::registry::Registry;
 use crate::tree::{BranchRules, Collected, Opening, Tree, TreeContext};
-use crate::{lower, mountinfo, process};
+use crate::{lower, process};
 use hostfs::{HostFs, HostOptions};
 use stack::spec::{self, BottomSpec, BranchSpec};
 use stack::{BranchMode, Branches, Given, Situation, Text};
@@ -47,11 +48,13 @@ fn operation(failure: Failure) -> Refused {
 /// Finds and opens the branches that `device` names. With `read_only`, nothing can be changed.
 pub(super) fn open(device: &OsStr, read_only: bool) -> Result<Found, Refused> {
     let kind = unionfs::LAYER.branches().ok_or_else(|| operation(Failure::system("unionfs has no branches")))?;
-    let (given, mounted_ro) = in_fstab(device).map_err(usage)?.map_or_else(
-        || of_list(device, kind).map(|given| (given, false)),
-        |options| Ok((options.own.clone(), options.read_only())),
+    let (bottom, mounted_ro) = in_fstab(device).map_err(usage)?.map_or_else(
+        || {
+            let bottom = spec::over_branches(&unionfs::LAYER, of_list(device, kind)?, &Registry);
+            Ok((bottom.map_err(|why| usage(Failure::usage(why)))?, false))
+        },
+        Ok,
     )?;
-    let bottom = spec::over_branches(&unionfs::LAYER, given, &Registry).map_err(|why| usage(Failure::usage(why)))?;
     let BottomSpec::Branches(_, specs) = bottom else {
         return Err(usage(Failure::usage("no branches given")));
     };
@@ -81,24 +84,44 @@ pub(super) fn open(device: &OsStr, read_only: bool) -> Result<Found, Refused> {
     Ok(Found { branches, users, list: list.join(":") })
 }
 
-/// Returns the options of the line of fstab for this mount point or source; `None` if there is
-/// none.
-fn in_fstab(device: &OsStr) -> Result<Option<Options>, Failure> {
+/// Returns the union of the line of fstab for this mount point or source, and whether it is mounted
+/// read-only; `None` if there is none.
+fn in_fstab(device: &OsStr) -> Result<Option<(BottomSpec, bool)>, Failure> {
     let table = std::fs::read(FSTAB).unwrap_or_default();
-    let lines: Vec<_> = table
-        .split(|&byte| byte == b'\n')
-        .filter_map(mountinfo::entry_of_fstab)
-        .filter(|entry| matches!(entry.kind, b"unionfs" | b"fuse.unionfs"))
-        .filter(|entry| entry.point == Path::new(device) || entry.source.as_os_str() == device)
-        .collect();
-    match lines.as_slice() {
-        [] => Ok(None),
-        [line] => options::parse(line.options, Type::Layer(&unionfs::LAYER), true).map(Some),
-        _ => Err(Failure::usage(format!(
+    let mut found = Vec::new();
+    for line in table.split(|&byte| byte == b'\n').filter_map(mountinfo::entry_of_fstab) {
+        if line.point == Path::new(device) || line.source.as_os_str() == device {
+            found.extend(union_of(&line)?);
+        }
+    }
+    match (found.pop(), found.is_empty()) {
+        (Some(_), false) => Err(Failure::usage(format!(
             "{}: several unionfs lines of {FSTAB} have this name; use a mount point",
             device.display()
         ))),
+        (found, _) => Ok(found),
     }
+}
+
+/// Returns the union that a line of fstab mounts, alone or at the bottom of a stack.
+fn union_of(line: &FstabEntry<'_>) -> Result<Option<(BottomSpec, bool)>, Failure> {
+    let kind = line.kind.strip_prefix(b"fuse.").unwrap_or(line.kind);
+    let kind = match kind {
+        b"unionfs" => Type::Layer(&unionfs::LAYER),
+        b"strata" => Type::Stack,
+        _ => return Ok(None),
+    };
+    let options = options::parse(line.options, kind, true)?;
+    let bottom = match kind {
+        Type::Layer(layer) => spec::over_branches(layer, options.own.clone(), &Registry).map_err(Failure::usage)?,
+        Type::Stack => {
+            let given = options.own.iter().filter_map(|(_, value)| value).next_back();
+            let words = given.map_or_else(|| line.source.as_os_str().as_bytes().to_vec(), Text::bytes);
+            spec::read(&words, &Registry).map_err(Failure::usage)?.bottom
+        }
+    };
+    let is_union = matches!(&bottom, BottomSpec::Branches(layer, _) if layer.kind.name == unionfs::LAYER.name);
+    Ok(is_union.then(|| (bottom, options.read_only())))
 }
 
 fn of_list(device: &OsStr, kind: &Branches) -> Result<Given, Refused> {

@@ -249,6 +249,42 @@ fn mounted_branches_are_refused() {
     assert_eq!(fsck(&["-n", BRANCHES]).0, 0);
 }
 
+/// A union is also found at the bottom of a stack: by its mount, and in fstab.
+#[test]
+fn unions_in_stacks_are_recognised() {
+    let stage = Stage::new();
+    stage.leftover();
+    let mounted = Command::new(env!("CARGO_BIN_EXE_strata"))
+        .args(["mount", &format!("wrapfs / unionfs,dirs={BRANCHES}"), "/mnt/at"])
+        .status();
+    assert!(mounted.unwrap().success());
+    let (code, _, err) = fsck(&["-y", BRANCHES]);
+    assert_eq!(code, 8, "{err}");
+    assert!(err.contains("/mnt/rw: in use by the mount at /mnt/at; unmount it first, or use -n"), "{err}");
+    for place in ["/mnt/at", "/mnt/at/d"] {
+        let (code, _, err) = fsck(&["-n", place]);
+        assert_eq!(code, 16, "{err}");
+        assert!(err.contains("lies in the union that is mounted at /mnt/at"), "{err}");
+    }
+    let commit = testkit::outcome(Command::new(env!("CARGO_BIN_EXE_strata")).args([
+        "commit",
+        "--branches",
+        "/mnt/at/d:/mnt/ro",
+    ]));
+    assert!(commit.code == 1 && commit.err.contains("lies in the union"), "{}", commit.err);
+    assert!(Command::new("umount").arg("/mnt/at").status().unwrap().success());
+    let table = stage.sandbox.path("fstab");
+    let escaped = format!("wrapfs\\040/\\040unionfs,dirs={BRANCHES}");
+    fs::write(&table, format!("{escaped} /mnt/at strata noauto 0 0\nwrapfs\\040/\\040/a /mnt/x strata noauto 0 0\n"))
+        .unwrap();
+    if !Path::new("/etc/fstab").exists() {
+        fs::write("/etc/fstab", "").unwrap();
+    }
+    rustix::mount::mount_bind(&table, "/etc/fstab").unwrap();
+    assert_eq!(fsck(&["-n", "/mnt/at"]).0, 4);
+    assert_eq!(fsck(&["-y", "/mnt/at"]).0, 1);
+}
+
 /// Names with control characters do not reach the terminal.
 #[test]
 fn names_are_escaped() {
