@@ -2,14 +2,17 @@
 //! its own mount, alive: nothing ends when the last other process has left. So the server looks for
 //! that, and unmounts.
 //!
-//! It stays if the mount can be reached from elsewhere: if the mount is shared, or the namespace is
-//! kept by a file.
+//! It stays if the mount can be reached from elsewhere: if another namespace has the mount too, by
+//! propagation or as a copy, or if the namespace is kept by a file. That the mount is in a peer
+//! group says nothing: with `PrivateMounts=yes` systemd makes all mounts of a service slaves, and
+//! then peers of nobody.
 
 use crate::mountinfo::{self, Mount};
 use rustix::io::Errno;
 use server::Mounted;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -61,9 +64,7 @@ fn wait(namespace: u64, mounted: &Weak<Mounted>, point: &Path) {
 /// Whether nothing can reach the mount in the namespace of this process any more. What can't be
 /// read may be something that can.
 fn has_ended(namespace: u64, point: &Path) -> bool {
-    let is_shared = |mount: &Mount| mount.point() == point && mount.is_shared();
-    let mounts = mountinfo::read();
-    !mounts.iter().any(is_shared) && is_empty(namespace) == Ok(true) && is_kept(namespace) == Ok(false)
+    is_empty(namespace) == Ok(true) && is_reachable(namespace, point) == Ok(false)
 }
 
 /// Whether only servers like this one are in a mount namespace.
@@ -95,10 +96,12 @@ fn is_in(pid: u32, namespace: u64) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Whether an open file or a bind mount keeps a mount namespace.
-fn is_kept(namespace: u64) -> Result<bool, Errno> {
-    let name = PathBuf::from(format!("mnt:[{namespace}]"));
-    let mut seen = BTreeSet::new();
+/// Whether another mount namespace has the mount at `point` too, or a file keeps this one.
+fn is_reachable(namespace: u64, point: &Path) -> Result<bool, Errno> {
+    let own = mountinfo::read();
+    let ours: Vec<&Mount> = own.iter().filter(|mount| mount.point() == point).collect();
+    let is_ours = |mount: &Mount| ours.iter().any(|own| own.device() == mount.device());
+    let (mut lived, mut kept) = (BTreeSet::new(), BTreeSet::new());
     for pid in processes()? {
         let Some(of_process) = namespace_of(pid)? else { continue };
         let files = match fs::read_dir(format!("/proc/{pid}/fd")) {
@@ -106,22 +109,34 @@ fn is_kept(namespace: u64) -> Result<bool, Errno> {
             Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => continue,
             Err(error) => return Err(errno(&error)),
         };
-        if files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|target| target == name)) {
-            return Ok(true);
-        }
-        if seen.contains(&of_process) {
+        kept.extend(
+            files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).filter(|file| is_namespace(file)),
+        );
+        if lived.contains(&file_of(of_process)) {
             continue;
         }
         let mounts = mountinfo::read_of(pid);
-        if mounts.iter().any(|mount| mount.root() == name) {
+        if of_process != namespace && mounts.iter().any(is_ours) {
             return Ok(true);
         }
+        kept.extend(mounts.iter().map(|mount| mount.root().to_owned()).filter(|file| is_namespace(file)));
         // That of a process that has just ended is empty.
         if !mounts.is_empty() {
-            seen.insert(of_process);
+            lived.insert(file_of(of_process));
         }
     }
-    Ok(false)
+    // A namespace without processes can have the mount by propagation.
+    let elsewhere = || ours.iter().any(|mount| mount.is_shared()) && kept.difference(&lived).next().is_some();
+    Ok(kept.contains(&file_of(namespace)) || elsewhere())
+}
+
+/// Returns what names a mount namespace in symbolic links of /proc, and in /proc/PID/mountinfo.
+fn file_of(namespace: u64) -> PathBuf {
+    PathBuf::from(format!("mnt:[{namespace}]"))
+}
+
+fn is_namespace(file: &Path) -> bool {
+    file.as_os_str().as_bytes().starts_with(b"mnt:[")
 }
 
 /// Returns the processes, also those of other namespaces.

@@ -865,18 +865,37 @@ fn servers_end_with_their_mount_namespace() {
     quiet(&format!("mount --make-shared {}", shared.display()));
     let outside = shared.join("at");
     fs::create_dir(&outside).unwrap();
-    let script = r#"mount -t unionfs -o "dirs=$1=rw:$2=ro" none "$3" && exec "$4" info --json "$3""#;
-    let start = |propagation: &str, rw: &Path, at: &Path| {
+    let script = r#"mount -t unionfs -o "dirs=$1=rw:$2=ro" none "$3" && "$4" info --json "$3""#;
+    let start_in = |(propagation, before, after): (&str, &str, &str), rw: &Path, at: &Path| {
         let mut command = Command::new("unshare");
-        command.args(["-m", "--propagation", propagation, "sh", "-c", script, "sh"]);
+        let script = [before, script, after].concat();
+        command.args(["-m", "--propagation", propagation, "sh", "-c", &script, "sh"]);
         let info = testkit::outcome(command.args([rw, &ro, at, Path::new(PROGRAM)])).succeeds().out;
         serde_json::from_str::<serde_json::Value>(&info).unwrap()["pid"].as_u64().unwrap()
     };
-    let second = stage.dir("second");
+    let start = |propagation: &str, rw: &Path, at: &Path| start_in((propagation, "", ""), rw, at);
+    let [second, third, fourth] = ["second", "third", "fourth"].map(|name| stage.dir(name));
     let visible = start("unchanged", &second, &outside);
+    // As in a service with PrivateMounts=yes: each mount is in a peer group, alone.
+    let systemd = "mount --make-rshared / && ";
+    let at_other = stage.dir("other");
+    // A process in another namespace, to which such a mount propagates.
+    let holder = second.with_file_name("holder");
+    let other = format!(
+        "; unshare -m --propagation slave sh -c 'echo $$ >{}; exec sleep 300' >/dev/null 2>&1 & sleep 0.5",
+        holder.display()
+    );
+    let held = start_in(("slave", systemd, &other), &third, &at_other);
+    let lost_in_service = start_in(("slave", systemd, ""), &fourth, &at);
     let lost = start("private", &rw, &at);
     await_end(lost);
-    // The other server has looked by then, too.
+    await_end(lost_in_service);
+    // The other servers have looked by then, too.
+    let pid = fs::read_to_string(&holder).unwrap();
+    let base = format!("/proc/{}/root{}", pid.trim(), at_other.join("base").display());
+    assert_eq!(fs::read(base).unwrap(), b"base\n");
+    quiet(&format!("kill {}", pid.trim()));
+    await_end(held);
     assert_eq!(fs::read(outside.join("base")).unwrap(), b"base\n");
     quiet(&format!("umount {}", outside.display()));
     await_end(visible);
