@@ -58,5 +58,6 @@ pub use change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
 pub use commit::{CommitOptions, Outcome, Progress};
 pub use error::{Error, Failed};
 pub use merge::MergeStep;
+pub use prune::OWN_FILES;
 pub use select::Selection;
 pub use text::{Text, Texts};

@@ -15,8 +15,9 @@ use vnode::{Cx, Entry, Kind, Name, Vnode};
 /// The identity log.
 const LOG: &[u8] = b".wh..wh.ident";
 
-/// Files in the root of a branch that a union needs only if the branch changes something.
-const OWN_FILES: [&[u8]; 7] = [
+/// Files in the root of a branch that a union needs only if the branch changes something. The index
+/// of hard links does change something if it has entries.
+pub const OWN_FILES: [&[u8]; 7] = [
     LOG,
     b".wh..wh.ident.new",
     b".wh..wh.moved",

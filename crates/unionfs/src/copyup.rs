@@ -263,8 +263,9 @@ impl Core {
         }
         // The file still has a name that the union does not know: it had several, and the known one
         // was removed or leads to another object since the branches changed.
-        let unknown = !at && attr.nlink > 0 && !vnode.is_gone();
-        let several = attr.nlink > 1 || unknown;
+        let unknown = !at && attr.nlink > 0;
+        // Names that remain on the branch after all of them were removed from the union are hidden.
+        let several = !vnode.is_gone() && (attr.nlink > 1 || unknown);
         // A file created by `O_TMPFILE` has no name yet. It can still get one by link(2), and must
         // keep its number then.
         let linkable = !at && attr.nlink == 0 && !vnode.is_gone();

@@ -10,7 +10,7 @@ use super::{summary, survey};
 use crate::exit::{Exit, Failure};
 use crate::progress::Progress;
 use crate::tool::print;
-use changes::{Branches, Change, ChangeKind, CommitOptions, Error, Floor, Outcome, Selection, Source};
+use changes::{Branches, Change, ChangeKind, CommitOptions, Error, Floor, OWN_FILES, Outcome, Selection, Source};
 use hostfs::{HostFs, HostOptions};
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use unionfs::offline::LINK_INDEX;
 use vnode::Layer;
 use wrapfs::Template;
 
@@ -263,16 +264,13 @@ fn does_not_answer(point: &Path) -> Failure {
 
 /// Whether a branch has at most records that a union leaves although nothing was written.
 fn is_unused(upper: &Path) -> bool {
-    let leaves = [
-        ".wh..wh.ident",
-        ".wh..wh.ident.new",
-        ".wh..wh.work",
-        ".wh..wh.moved",
-        ".wh..wh.metacopies",
-        ".wh..wh.committed",
-    ];
+    let is_empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
     let is_left = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.is_ok_and(|entry| leaves.iter().any(|name| entry.file_name() == *name))
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name();
+            let is_own = OWN_FILES.contains(&name.as_bytes());
+            is_own && (name.as_bytes() != LINK_INDEX || is_empty(&entry.path()))
+        })
     };
     std::fs::read_dir(upper).is_ok_and(|mut entries| entries.all(is_left))
 }

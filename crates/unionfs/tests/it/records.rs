@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::TempDir;
 use unionfs::offline::Copied;
 use unionfs::{Branch, BranchChange, ChangePolicy, Delete, InUse, Mode, Options, Unionfs};
-use vnode::{Cx, Layer, OpenFlags, RenameFlags};
+use vnode::{Cx, Layer, OpenFlags, RenameFlags, SetAttr};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 const POLICY: ChangePolicy =
@@ -340,6 +340,23 @@ fn a_branch_that_was_moved_is_the_same_branch_for_all_logs() {
             assert_eq!(String::from_utf8(read(&*union, name)).unwrap(), data, "{name} in {branches}");
         }
     }
+}
+
+/// The lower file still has names, but they are hidden.
+#[test]
+fn a_copy_of_a_file_without_names_gets_no_index_entry() {
+    let bed = Bed::new(&["a", "b"]);
+    let union = bed.mount("a=rw:b=ro");
+    let file = at(&*union, "f0");
+    let open = file.open(&CX, OpenFlags::RDONLY).unwrap();
+    for removed in ["f0", "f1", "f2"] {
+        union.root().unlink(&CX, name(removed)).unwrap();
+    }
+    file.setattr(&CX, &SetAttr { size: Some(2), ..SetAttr::default() }, None).unwrap();
+    assert_eq!(file.getattr(&CX).unwrap().size, 2);
+    drop((open, file));
+    let links = bed.0.join("a/.wh..wh.links");
+    assert!(fs::read_dir(links).map_or(0, Iterator::count) == 0);
 }
 
 /// A branch is removed and added by one change: remount,del=c,append=c=ro.
