@@ -13,6 +13,9 @@ pub enum Count {
     All,
     /// Operations that can change something.
     Changes,
+    /// Operations that can take space: creations, links and writes, but no removals, truncations or
+    /// changes of attributes. A rename finds room for its entry.
+    Allocations,
     /// Operations of one kind.
     Only(Op),
 }
@@ -22,6 +25,10 @@ impl Count {
         match self {
             Self::All => true,
             Self::Changes => op.changes(),
+            Self::Allocations => {
+                let takes_none = matches!(op, Op::Setattr | Op::Unlink | Op::Rmdir | Op::Rename | Op::Removexattr);
+                op.changes() && !takes_none
+            }
             Self::Only(one) => one == op,
         }
     }

@@ -24,7 +24,7 @@ impl MemFs {
     /// Creates an empty file system.
     #[must_use]
     pub fn with(options: MemOptions, faults: &Faults) -> Arc<Self> {
-        let tree = Arc::new(Mutex::new(Tree::new(options.uid, options.gid)));
+        let tree = Arc::new(Mutex::new(Tree::new(options.uid, options.gid, options.object_pages)));
         Self::over(tree, options, faults.clone())
     }
 

@@ -31,6 +31,11 @@ impl MemVnode {
         let (dir_sgid, dir_gid) = (dir.perm & 0o2000 != 0, dir.gid);
         let default = dir.xattrs.get(acl::DEFAULT).cloned();
         let gid = if dir_sgid { dir_gid } else { cx.gid };
+        let needed = tree.object_pages;
+        if needed > tree.free_pages(self.fs.capacity(), needed) {
+            return Err(Errno::NOSPC);
+        }
+        tree.allocates(needed);
         let ino = tree.add(kind, mode & 0o7777, cx.uid, gid);
         let inode = tree.get_mut(ino)?;
         if kind == Kind::Symlink {

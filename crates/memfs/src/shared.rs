@@ -22,6 +22,8 @@ pub struct MemOptions {
     pub lose_data: bool,
     /// Total space in bytes.
     pub space: u64,
+    /// Pages, of 4 KiB, that each object takes beside its data.
+    pub object_pages: u64,
     /// Whether to report that operations may hang.
     pub may_hang: bool,
     /// Whether to report that results depend on the caller. They do not, but the layer above must
@@ -43,6 +45,7 @@ impl Default for MemOptions {
             tmpfile: true,
             lose_data: false,
             space: 1 << 30,
+            object_pages: 0,
             may_hang: false,
             varies_by_caller: false,
             generation: 0,

@@ -107,6 +107,31 @@ fn limits_return_their_errnos() {
 }
 
 #[test]
+fn objects_take_space() {
+    let fs = MemFs::with(MemOptions { space: 4 * 4096, object_pages: 1, ..MemOptions::default() }, &Faults::new());
+    let root = fs.root();
+    // The root takes a page, too.
+    root.symlink(&CX, name("l"), b"to").unwrap();
+    let (_, file) = root.create(&CX, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+    assert_eq!(file.write(&CX, &[1; 5000], 0), Ok(4096));
+    assert_eq!(root.mkdir(&CX, name("d"), 0o755).map(drop), Err(Errno::NOSPC));
+    root.unlink(&CX, name("l")).unwrap();
+    root.mkdir(&CX, name("d"), 0o755).unwrap();
+    assert_eq!(root.statfs(&CX).unwrap().bfree, 0);
+}
+
+#[test]
+fn allocations_fail_and_removals_work() {
+    let faults = Faults::new();
+    let fs = MemFs::with(MemOptions::default(), &faults);
+    let root = fs.root();
+    root.symlink(&CX, name("l"), b"to").unwrap();
+    faults.arm(Plan { count: Count::Allocations, at: 1, fault: Fault::Errors(Errno::NOSPC) });
+    assert_eq!(root.mkdir(&CX, name("d"), 0o755).map(drop), Err(Errno::NOSPC));
+    root.unlink(&CX, name("l")).unwrap();
+}
+
+#[test]
 fn unused_unlinked_objects_are_freed() {
     let fs = MemFs::new();
     let root = fs.root();

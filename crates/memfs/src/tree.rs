@@ -14,6 +14,8 @@ pub(crate) struct Tree {
     /// Upper bound of the pages in use: exact whenever they were counted, and raised by what each
     /// operation allocates since. Counting visits every object.
     allocated_at_most: u64,
+    /// What each object takes beside its data.
+    pub(crate) object_pages: u64,
 }
 
 /// An object.
@@ -94,8 +96,9 @@ impl Dir {
 }
 
 impl Tree {
-    pub(crate) fn new(uid: u32, gid: u32) -> Self {
-        let mut tree = Self { inodes: BTreeMap::new(), next_ino: ROOT, ticks: 0, allocated_at_most: 0 };
+    pub(crate) fn new(uid: u32, gid: u32, object_pages: u64) -> Self {
+        let mut tree =
+            Self { inodes: BTreeMap::new(), next_ino: ROOT, ticks: 0, allocated_at_most: object_pages, object_pages };
         let root = tree.add(Kind::Directory, 0o755, uid, gid);
         if let Some(inode) = tree.inodes.get_mut(&root) {
             inode.nlink = 2;
@@ -262,7 +265,7 @@ impl Tree {
 
     /// Returns the number of pages in use.
     pub(crate) fn allocated(&self) -> u64 {
-        self.inodes.values().map(|inode| inode.data.allocated()).sum()
+        self.inodes.values().map(|inode| inode.data.allocated() + self.object_pages).sum()
     }
 
     /// Returns a number of pages that can be allocated of `capacity`: exact if it is less than

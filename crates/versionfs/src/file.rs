@@ -2,7 +2,7 @@
 
 use crate::audit::{self, Event};
 use crate::core::{Core, blocking};
-use crate::head::{Head, QUICK_COPY};
+use crate::head::{Head, HeadSets, QUICK_COPY};
 use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
@@ -236,20 +236,37 @@ impl Head<'_> {
         changes: Option<Range<u64>>,
     ) -> Result<Option<Made>> {
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
-        let made = self.make(cx, session, &sets.keeps, head, (attr, cause), changes.is_some())?;
+        let made = match self.make(cx, session, &sets.keeps, head, (attr, cause), changes.is_some()) {
+            // Not even in place can the version that needs the head be written.
+            Err(errno) if self.may_forgo(cx, session, &sets, (attr, cause, errno))? => return Ok(None),
+            made => made?,
+        };
         let Some(range) = changes else { return Ok(made) };
         let Err(errno) = self.save(cx, session, head, range) else { return Ok(made) };
         // Nothing has changed yet, whatever the error is.
-        let is_gone = self.take_back(cx, Some(session), made, Errno::CANCELED);
-        if is_gone
-            && self.may_skip(self.policy(cx, attr)?.as_ref(), cause, errno)
-            && self.give_up(&self.core.server(cx), &sets.keeps)?
-        {
-            session.active = None;
-            tracing::warn!(%errno, "no room for a version of {}", sets.own.stem.escape_ascii());
+        let is_gone = made.is_none() || self.take_back(cx, Some(session), made, Errno::CANCELED);
+        if is_gone && self.may_forgo(cx, session, &sets, (attr, cause, errno))? {
             return Ok(None);
         }
         Err(errno)
+    }
+
+    /// Whether a change is made although the bytes that it overwrites had no room: the versions
+    /// that need them are discarded.
+    fn may_forgo(
+        &self,
+        cx: &Cx<'_>,
+        session: &mut Session,
+        sets: &HeadSets,
+        (attr, cause, errno): (&Attr, Cause, Errno),
+    ) -> Result<bool> {
+        let server = self.core.server(cx);
+        if !self.may_skip(self.policy(cx, attr)?.as_ref(), cause, errno) || !self.give_up(&server, &sets.keeps)? {
+            return Ok(false);
+        }
+        session.active = None;
+        self.has_skipped(&server, &sets.keeps, errno)?;
+        Ok(true)
     }
 
     /// Saves the bytes of a range in the version that receives them.
@@ -270,12 +287,14 @@ impl Head<'_> {
         cx: &Cx<'_>,
         session: &mut Session,
         head: &dyn OpenFile,
-        nlink: u32,
+        (attr, cause): (&Attr, Cause),
         range: Range<u64>,
     ) -> Result<()> {
-        let Some(sets) = self.sets(cx, nlink)? else { return Ok(()) };
-        self.activate(cx, session, &sets.keeps)?;
-        self.save(cx, session, head, range)
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(()) };
+        match self.activate(cx, session, &sets.keeps).and_then(|()| self.save(cx, session, head, range)) {
+            Err(errno) if self.may_forgo(cx, session, &sets, (attr, cause, errno))? => Ok(()),
+            saved => saved,
+        }
     }
 }
 
@@ -381,7 +400,7 @@ impl VersionFile {
             self.made.store(true, Ordering::Relaxed);
             return Ok(made);
         }
-        head.preserve(cx, session, &*self.lower, attr.nlink, range).map(|()| None)
+        head.preserve(cx, session, &*self.lower, (attr, cause), range).map(|()| None)
     }
 
     /// Passes on the result of a change. If it failed, takes back the version made before it.

@@ -26,6 +26,9 @@ pub(crate) const QUICK_COPY: u64 = 128 * 1024;
 /// What a version takes beside its bytes: a header, or a part of an index.
 const OVERHEAD: u64 = 4096;
 
+/// What the records take of a name that goes, and of one that comes, in bytes.
+const RECORDS: u64 = 1024;
+
 /// Bytes that are copied at once.
 const CHUNK: usize = 128 * 1024;
 
@@ -190,7 +193,7 @@ impl Head<'_> {
         let is_old = next == 1 && locked.index().links.is_empty();
         let (since, first) = if is_old { (since, next) } else { (since.max(newest.died), first) };
         let records = locked.joining(since, &link_stem(&**self.lower), first);
-        locked.append(&server, &records)?;
+        locked.append_surely(&server, &records)?;
         Ok(true)
     }
 
@@ -200,7 +203,17 @@ impl Head<'_> {
         let link = self.link_set();
         let mut locked = link.lock(self.core, server)?;
         if next > locked.index().next() {
-            locked.append(server, &[Record::Next(next)])?;
+            locked.append_surely(server, &[Record::Next(next)])?;
+        }
+        Ok(locked.index().next())
+    }
+
+    /// As [`Self::number_link_from`], after the name has joined.
+    pub(crate) fn number_link_after(&self, server: &Cx<'_>, next: u64) -> Result<u64> {
+        let link = self.link_set();
+        let mut locked = link.lock(self.core, server)?;
+        if next > locked.index().next() {
+            locked.append_after(server, &[Record::Next(next)])?;
         }
         Ok(locked.index().next())
     }
@@ -417,7 +430,11 @@ impl Head<'_> {
         };
         match made {
             Err(errno) if self.may_skip(policy.as_ref(), cause, errno) => {
-                tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
+                if cause == Cause::Link {
+                    tracing::warn!(%errno, "no room for the last version of a name of {}", set.stem.escape_ascii());
+                } else {
+                    self.has_skipped(&self.core.server(cx), set, errno)?;
+                }
                 self.activate(cx, session, set).map(|()| None)
             }
             made => made.map(Some),
@@ -453,6 +470,41 @@ impl Head<'_> {
             locked.discard_tail(server, number, letter)?;
         }
         Ok(true)
+    }
+
+    /// Notes that a change is made without a version: what the head is afterwards, it was not
+    /// before. The missing version takes a number, so that no later one counts as the first of the
+    /// head.
+    pub(crate) fn has_skipped(&self, server: &Cx<'_>, set: &Arc<Set>, errno: Errno) -> Result<()> {
+        tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
+        let mut locked = set.lock(self.core, server)?;
+        let end = locked.time_of_change(self.core.now());
+        let next = locked.index().next().saturating_add(1);
+        locked.append_after(server, &[Record::Ended(end), Record::Next(next)])
+    }
+
+    /// Sees to it that the record of a name that goes or comes has room, before that: afterwards it
+    /// would be too late to make some.
+    pub(crate) fn reserve_record(&self, cx: &Cx<'_>, set: &Set, attr: &Attr) -> Result<()> {
+        if !self.core.space.is_tight() {
+            return Ok(());
+        }
+        let server = self.core.server(cx);
+        let reserved = set.lock(self.core, &server)?.reserve(&server, RECORDS);
+        match reserved {
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) if self.may_go_unrecorded(cx, attr, errno)? => Ok(()),
+            reserved => reserved,
+        }
+    }
+
+    /// Whether a name goes or comes although the record of that has no room yet.
+    fn may_go_unrecorded(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
+        if errno == Errno::NOSPC && !is_last_try() {
+            return Ok(false);
+        }
+        let policy = self.policy(cx, attr)?;
+        let is_excluded = policy.as_ref().is_some_and(|policy| !policy.versions);
+        Ok(is_excluded || self.may_skip(policy.as_ref(), Cause::Unlink, errno))
     }
 
     /// Whether a change is made although its version could not be. What takes no space natively is

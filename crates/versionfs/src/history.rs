@@ -4,7 +4,7 @@ use crate::convert::is_content;
 use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Birth, LinkPeriod, Version};
+use versionset::{Birth, Cause, Departure, LinkPeriod, Version};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
@@ -172,7 +172,8 @@ impl History {
             let is_first = period.first > 0 && version.number == period.first;
             seen.version.born = if is_first { from } else { version.born.max(from) };
             seen.version.died = version.died.min(until).max(seen.version.born);
-            if let Some(departure) = period.departure.filter(|departure| departure.last == version.number) {
+            let is_last = |departure: &Departure| departure.last == version.number && version.cause == Cause::Link;
+            if let Some(departure) = period.departure.filter(is_last) {
                 // The inode goes on under its other names.
                 seen.version.cause = departure.cause;
             }

@@ -8,7 +8,7 @@ use crate::upcalls::SharedStops;
 use stack::{Build, LayerType, Needs, OptionSpec, Settings, Traits};
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
-use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode, forward};
+use vnode::{Command, Cx, Errno, Layer, Properties, Reports, Result, Upcalls, Vnode};
 
 /// The declaration of `versionfs`.
 pub const LAYER: LayerType = LayerType {
@@ -208,7 +208,15 @@ impl Layer for VersionFs {
         Arc::clone(&self.root)
     }
 
-    forward!(lower: sync, unmounted);
+    fn sync(&self, cx: &Cx<'_>) -> Result<()> {
+        self.core.write_late();
+        self.lower.sync(cx)
+    }
+
+    fn unmounted(&self) {
+        self.core.write_late();
+        self.lower.unmounted();
+    }
 
     fn properties(&self) -> Properties {
         let lower = self.lower.properties();

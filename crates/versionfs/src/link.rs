@@ -5,7 +5,7 @@ use crate::set::link_stem;
 use crate::space::of_data;
 use std::sync::Arc;
 use versionset::{Birth, Cause, Record};
-use vnode::{Cx, Entry, Errno, Kind, Name, Result, Vnode};
+use vnode::{Cx, Entry, Errno, Kind, Name, Result, Time, Vnode};
 
 impl VersionVnode {
     /// Adds a name to a file.
@@ -72,7 +72,7 @@ impl VersionVnode {
             let mut ended = vec![Record::Unlinked(locked.time_of_change(self.core.now()), None)];
             // The name's own versions come after those that it could have of the inode.
             ended.extend((first > next).then_some(Record::Next(first)));
-            locked.append(&server, &ended)
+            locked.append_after(&server, &ended)
         });
         if let Err(errno) = ended {
             tracing::warn!(%errno, "can't record that there is no link {name}");
@@ -101,6 +101,12 @@ impl VersionVnode {
             let attr = self.lower.getattr(&server)?;
             let born = crate::head::interval(locked.index(), &attr, self.core.now()).0;
             let records = locked.joining(born, &stem, next);
+            let index = locked.index();
+            let is_older = |end: &Time| index.birth.as_ref().is_none_or(|birth| birth.time < *end);
+            if let Some(end) = index.last_end.filter(is_older) {
+                // The inode has had its content since then, not since it was created.
+                self.head().link_set().lock(&self.core, &server)?.append(&server, &[Record::Ended(end)])?;
+            }
             locked.append(&server, &records)?;
         }
         Ok(())

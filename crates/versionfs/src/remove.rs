@@ -47,10 +47,14 @@ impl Removal<'_> {
         result
     }
 
-    /// Records that the name has left an inode that has, or had, other names.
+    /// Records that the name has left its object, which has, or had, other names, or got no
+    /// version.
     pub(crate) fn leave_inode(&mut self, cx: &Cx<'_>, victim: &VersionVnode, (dir, name): (&Arc<dyn Vnode>, Name<'_>)) {
-        if self.fate == Fate::Named || self.made.as_ref().is_some_and(|made| made.set.is_link()) {
+        let is_of_inode = victim.lower.kind() == Kind::Regular && self.fate == Fate::Named;
+        if is_of_inode || self.made.as_ref().is_some_and(|made| made.set.is_link()) {
             victim.leave_inode(cx, dir, name, (self.made.as_ref(), self.cause));
+        } else if self.made.is_none() {
+            victim.leave_without_version(cx, dir, name, self.cause);
         }
         victim.head().after_change(cx, &mut self.session);
     }
@@ -74,14 +78,20 @@ impl VersionVnode {
                 removal.checked(cx, &victim, self.lower.unlink(cx, name))?;
                 removal.leave_inode(cx, &victim, (&self.lower, name));
             }
-            Fate::Dropped => self.lower.unlink(cx, name)?,
+            Fate::Dropped => {
+                self.lower.unlink(cx, name)?;
+                removal.leave_inode(cx, &victim, (&self.lower, name));
+            }
             Fate::Kept => {
                 let made = self.keep(cx, &victim, &removal.attr, Cause::Unlink, |server, store, version| {
                     move_new(server, &self.lower, name, store, version)
                 });
                 match made {
                     Ok(made) => victim.inode.bury(Some(made)),
-                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => self.lower.unlink(cx, name)?,
+                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => {
+                        self.lower.unlink(cx, name)?;
+                        removal.leave_inode(cx, &victim, (&self.lower, name));
+                    }
                     Err(errno) => return Err(errno),
                 }
             }
@@ -139,6 +149,10 @@ impl VersionVnode {
             cx.require_blocking()?;
             let own = self.core.set_of_name(dir, name.as_bytes());
             let made = self.head().mark(cx, &mut session, &own, &attr)?;
+            let reserved = self.head().reserve_record(cx, &own, &attr);
+            reserved.inspect_err(|_| {
+                self.head().take_back(cx, Some(&mut session), made.clone(), Errno::CANCELED);
+            })?;
             return Ok(Removal { fate: Fate::Named, attr, cause, made, session });
         }
         session.active = None;
@@ -218,6 +232,9 @@ impl VersionVnode {
             Kind::Directory => Letter::Directory,
             _ => Letter::Special,
         };
+        if !Arc::ptr_eq(&sets.own, &sets.keeps) {
+            victim.head().reserve_record(cx, &sets.own, attr)?;
+        }
         let mut locked = sets.keeps.lock(&self.core, &server)?;
         let (version, ()) = victim.head().record(cx, &mut locked, attr, (cause, letter), |locked, version| {
             let store = locked.store(&server)?;
@@ -247,6 +264,29 @@ impl VersionVnode {
         }
     }
 
+    /// Records that a name has left this object, which got no version: what the name gets next is
+    /// another object. The name is gone, so this does not fail.
+    pub(crate) fn leave_without_version(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: Name<'_>, cause: Cause) {
+        let (server, own) = (self.core.server(cx), self.core.set_of_name(dir, name.as_bytes()));
+        let recorded = own.lock(&self.core, &server).and_then(|mut locked| {
+            if self.lower.kind() == Kind::Regular && locked.is_linked(&crate::set::link_stem(&*self.lower)) {
+                drop(locked);
+                return self.try_record_leaving(&server, &own, (None, cause));
+            }
+            let index = locked.index();
+            let is_known =
+                index.birth.is_some() || index.newest().is_some_and(|newest| crate::head::is_of_head(index, newest));
+            if !is_known {
+                return Ok(());
+            }
+            let (end, next) = (locked.time_of_change(self.core.now()), index.next().saturating_add(1));
+            locked.append_after(&server, &[Record::Unlinked(end, None), Record::Ended(end), Record::Next(next)])
+        });
+        if let Err(errno) = recorded {
+            tracing::warn!(%errno, "can't record the end of {name}");
+        }
+    }
+
     fn record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>, last: (Option<&Made>, Cause)) {
         if let Err(errno) = self.try_record_leaving(server, own, last) {
             tracing::warn!(%errno, "can't record the end of the link {}", own.stem.escape_ascii());
@@ -255,6 +295,7 @@ impl VersionVnode {
 
     fn try_record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>, (made, cause): (Option<&Made>, Cause)) -> Result<()> {
         let attr = self.lower.getattr(server)?;
+        let is_excluded = made.is_none() && self.head().is_excluded(server, &attr)?;
         let mut locked = own.lock(&self.core, server)?;
         let now = self.core.now();
         let (mut records, mut begin) = (Vec::new(), None);
@@ -272,14 +313,19 @@ impl VersionVnode {
         let link = self.head().link_set();
         let of_inode = link.lock(&self.core, server)?;
         let last = made.and_then(|made| of_inode.index().versions.get(&made.number));
-        let departure = last.map(|last| Departure { last: last.number, cause });
+        let departure = match last {
+            Some(last) => Some(Departure { last: last.number, cause }),
+            None if is_excluded => None,
+            // There was no room for it. What the inode gets later is not the name's.
+            None => Some(Departure { last: of_inode.index().next() - 1, cause }),
+        };
         // The sets may disagree about the time after the clock was set back.
         let end = locked.time_of_change(last.map_or(now, |last| last.died));
         records.push(Record::Unlinked(begin.map_or(end, |begin| end.max(begin)), departure));
         // The name's own versions are numbered after those of the inode.
         records.push(Record::Next(of_inode.index().next()));
         drop(of_inode);
-        locked.append(server, &records)
+        locked.append_after(server, &records)
     }
 
     /// Removes a directory that users see as empty.
@@ -307,9 +353,9 @@ impl VersionVnode {
         match kept {
             Ok(_) => victim.inode.bury(None),
             Err(errno) if victim.may_lose_store(cx, &entry.attr, errno)? => {
-                crate::retain::remove_tree(&self.core.server(cx), None, &victim.lower, STORE)?;
+                victim.drop_store(cx)?;
                 self.lower.rmdir(cx, name)?;
-                self.core.sets.forget_dir(victim.inode.id);
+                victim.leave_without_version(cx, &self.lower, name, Cause::Rmdir);
                 victim.inode.forget_place();
                 self.core.policies.forget_paths();
             }
@@ -318,9 +364,17 @@ impl VersionVnode {
         Ok(())
     }
 
+    /// Removes the store of this directory, which has no version.
+    pub(crate) fn drop_store(&self, cx: &Cx<'_>) -> Result<()> {
+        crate::retain::remove_tree(&self.core.server(cx), None, &self.lower, STORE)?;
+        self.core.sets.forget_dir(self.inode.id);
+        self.inode.set_has_store(false);
+        Ok(())
+    }
+
     /// Whether this directory may go without a version: there is no room for one, and its store has
     /// no version.
-    fn may_lose_store(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
+    pub(crate) fn may_lose_store(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
         if !self.head().may_lose(cx, attr, errno)? {
             return Ok(false);
         }

@@ -155,7 +155,10 @@ impl Move<'_> {
                 removal.checked(cx, victim, self.rename(cx, flags))?;
                 removal.leave_inode(cx, victim, (&new_dir.lower, new_name));
             }
-            Fate::Dropped => self.rename(cx, flags)?,
+            Fate::Dropped => {
+                self.rename(cx, flags)?;
+                removal.leave_inode(cx, victim, (&new_dir.lower, new_name));
+            }
             Fate::Kept => {
                 // The name never lacks a file: the old one gets a second name in the store, then
                 // the new one replaces it.
@@ -175,7 +178,10 @@ impl Move<'_> {
                 });
                 match made {
                     Ok(made) => victim.inode.bury(Some(made)),
-                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => self.rename(cx, flags)?,
+                    Err(errno) if victim.head().may_lose(cx, &removal.attr, errno)? => {
+                        self.rename(cx, flags)?;
+                        removal.leave_inode(cx, victim, (&new_dir.lower, new_name));
+                    }
                     Err(errno) => return Err(errno),
                 }
             }
@@ -204,26 +210,52 @@ impl Move<'_> {
         let new_dir = self.to.0;
         let attr = victim.lower.getattr(cx)?;
         let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
-        new_dir.keep(cx, victim, &attr, Cause::Replace, |server, store, version| match self.rename(cx, exchange) {
-            Ok(()) => {
-                let moved = move_new(server, &self.from.0.lower, self.from.1, store, version);
-                if moved.is_err() {
-                    let _ = self.rename(cx, exchange);
+        let kept =
+            new_dir.keep(cx, victim, &attr, Cause::Replace, |server, store, version| match self.rename(cx, exchange) {
+                Ok(()) => {
+                    let moved = move_new(server, &self.from.0.lower, self.from.1, store, version);
+                    if moved.is_err() {
+                        let _ = self.rename(cx, exchange);
+                    }
+                    moved
                 }
-                moved
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.replace_without_links(cx, (server, store, version), flags)
+                }
+                Err(errno) => Err(errno),
+            });
+        match kept {
+            Ok(_) => victim.inode.bury(None),
+            Err(errno) if victim.may_lose_store(cx, &attr, errno)? => {
+                victim.drop_store(cx)?;
+                self.rename(cx, flags)?;
+                victim.leave_without_version(cx, &new_dir.lower, self.to.1, Cause::Replace);
+                victim.inode.forget_place();
             }
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.replace_without_links(cx, (server, store, version), flags)
-            }
-            Err(errno) => Err(errno),
-        })?;
-        victim.inode.bury(None);
+            Err(errno) => return Err(errno),
+        }
         Ok(())
+    }
+
+    /// Leaves the old name, and sees to it that what follows the rename can be recorded.
+    fn leave(&self, cx: &Cx<'_>, session: &mut Session) -> Result<Left> {
+        let left = self.leave_name(cx, session)?;
+        self.reserve_records(cx, &left).inspect_err(|_| self.stay(cx, session, left.clone()))?;
+        Ok(left)
+    }
+
+    fn reserve_records(&self, cx: &Cx<'_>, left: &Left) -> Result<()> {
+        let (head, core) = (self.object.head(), &self.object.core);
+        if matches!(left, Left::Inode(_)) {
+            head.reserve_record(cx, &core.set_of_name(&self.from.0.lower, self.from.1.as_bytes()), &self.attr)?;
+            head.reserve_record(cx, &head.link_set(), &self.attr)?;
+        }
+        head.reserve_record(cx, &core.set_of_name(&self.to.0.lower, self.to.1.as_bytes()), &self.attr)
     }
 
     /// Leaves the old name: its set gets a version that refers to the new place, or a copy if older
     /// versions lack bytes that only the file has.
-    fn leave(&self, cx: &Cx<'_>, session: &mut Session) -> Result<Left> {
+    fn leave_name(&self, cx: &Cx<'_>, session: &mut Session) -> Result<Left> {
         let object = &self.object;
         object.end_delay(cx, session)?;
         session.active = None;
@@ -276,12 +308,17 @@ impl Move<'_> {
         text
     }
 
-    /// Departs from the old name, which was one of several of the inode. The rename is done, so
-    /// this does not fail.
+    /// Departs from the old name, which was one of several of the inode or got no version. The
+    /// rename is done, so this does not fail.
     fn depart(&self, cx: &Cx<'_>, session: &mut Session, left: &Left) {
-        if let Left::Inode(made) = left {
-            self.object.leave_inode(cx, &self.from.0.lower, self.from.1, (made.as_ref(), Cause::Rename));
-            self.object.head().after_change(cx, session);
+        let (dir, name) = (&self.from.0.lower, self.from.1);
+        match left {
+            Left::Version(_) => {}
+            Left::Nothing => self.object.leave_without_version(cx, dir, name, Cause::Rename),
+            Left::Inode(made) => {
+                self.object.leave_inode(cx, dir, name, (made.as_ref(), Cause::Rename));
+                self.object.head().after_change(cx, session);
+            }
         }
     }
 
@@ -305,12 +342,12 @@ impl Move<'_> {
             let time = locked.time_of_change(object.core.now());
             if matches!(left, Left::Inode(_)) {
                 // Before the birth: the end of an earlier period ends the head before.
-                first = object.head().number_link_from(&server, first)?;
+                first = object.head().number_link_after(&server, first)?;
                 records.extend(locked.joining(time, &link_stem(&*object.lower), first));
             }
             let who = object.core.callers.who(cx);
             records.push(Record::Born(Birth { time, cause, who, from, first }));
-            locked.append(&server, &records)
+            locked.append_after(&server, &records)
         });
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record where {name} came from");

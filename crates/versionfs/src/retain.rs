@@ -8,6 +8,7 @@ use crate::convert::{LEVEL, copy_content, is_content};
 use crate::core::Core;
 use crate::head::{Head, dress};
 use crate::set::{Locked, Set, read_block_id};
+use crate::space::loses_version;
 use std::sync::Arc;
 use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
 use versionset::{Letter, Record, STORE, StoreName, Version, new_version_name, parse, version_name};
@@ -55,10 +56,11 @@ impl Locked<'_> {
     pub(crate) fn discard_tail(&mut self, server: &Cx<'_>, number: u64, letter: Letter) -> Result<()> {
         let version = self.index().versions.get(&number).cloned();
         let bytes = version.map_or(Ok(0), |version| self.stored(server, &version))?;
-        // Without its file, a record of the newest version would say that it never was.
+        // Without its file, a record of the newest version would say that it never was: that is
+        // risked only for what takes no space natively.
         let is_newest = self.index().newest().is_some_and(|newest| newest.number == number);
         let has_room = match self.append(server, &[Record::Discarded(number)]) {
-            Err(Errno::NOSPC | Errno::DQUOT) if !is_newest => false,
+            Err(Errno::NOSPC | Errno::DQUOT) if !is_newest || loses_version() => false,
             recorded => recorded.map(|()| true)?,
         };
         // A file that is left without a record is removed by the cleaner.
@@ -68,7 +70,7 @@ impl Locked<'_> {
         }
         self.set.space.shrank(bytes, 1);
         // There is room now. After a kill before this, the record lacks its file.
-        if has_room { Ok(()) } else { self.repair(server, &[Record::Discarded(number)]) }
+        if has_room { Ok(()) } else { self.append_after(server, &[Record::Discarded(number)]) }
     }
 
     /// Removes a removed directory for good: takes it out of the way, and removes it piecewise. A

@@ -6,14 +6,15 @@ use crate::core::Core;
 use crate::floor;
 use crate::inode::Inode;
 use crate::past::head_of;
-use crate::space::Space;
+use crate::space::{Space, is_last_try};
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Head, Index, LINKS, Letter, Record, STORE, Seal, Sparse, SparseWriter, Stamp, StoreFiles,
-    StoreName, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
+    Cause, Condition, Departure, Head, Index, LINKS, Letter, Record, STORE, Seal, Sparse, SparseWriter, Stamp,
+    StoreFiles, StoreName, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
 };
 use vnode::{
     Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
@@ -24,6 +25,9 @@ const CACHED_VERSIONS: usize = 100_000;
 
 /// Sets that stay in memory after use.
 const CACHED_SETS: usize = 4096;
+
+/// The mode of fallocate(2) that keeps the size.
+const KEEP_SIZE: u32 = 1;
 
 /// Largest index that is read, in bytes: some 5 million versions.
 const MAX_INDEX: u64 = 1 << 29;
@@ -49,6 +53,8 @@ pub(crate) struct Set {
     /// The file's name, if it is not the stem.
     name: Option<Box<[u8]>>,
     state: Mutex<State>,
+    /// Whether the index has a record in memory only, which nothing but the index says.
+    is_late: AtomicBool,
     /// How many open files read each version.
     readers: Mutex<HashMap<u64, u32>>,
 }
@@ -158,8 +164,8 @@ impl Core {
     fn new_set(&self, home: Arc<dyn Vnode>, is_link: bool, stem: Arc<[u8]>, name: Option<Box<[u8]>>) -> Set {
         let home_inode = self.inodes.get(home.id());
         let (blocks, space) = (Arc::clone(&self.blocks), Arc::clone(&self.space));
-        let (state, readers) = (Mutex::default(), Mutex::default());
-        Set { home, home_inode, blocks, space, is_link, stem, name, state, readers }
+        let (state, readers, is_late) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Set { home, home_inode, blocks, space, is_link, stem, name, state, is_late, readers }
     }
 }
 
@@ -167,6 +173,12 @@ impl Sets {
     /// Forgets the sets of a directory, whose store was removed.
     pub(crate) fn forget_dir(&self, dir: u64) {
         self.0.lock().sets.retain(|key, _| key.dir != dir);
+    }
+
+    /// Returns the sets with records that are in memory only.
+    pub(crate) fn late(&self) -> Vec<Arc<Set>> {
+        let table = self.0.lock();
+        table.sets.values().filter(|set| set.is_late.load(Ordering::Relaxed)).map(Arc::clone).collect()
     }
 
     /// Drops sets that nobody uses any more, after much work.
@@ -209,7 +221,7 @@ impl Table {
         let mut versions = 0;
         let mut keep = false;
         self.sets.retain(|_, set| {
-            if Arc::strong_count(set) > 1 {
+            if Arc::strong_count(set) > 1 || set.is_late.load(Ordering::Relaxed) {
                 return true;
             }
             keep = !keep;
@@ -347,6 +359,7 @@ impl Locked<'_> {
     /// Reads the index, or rebuilds it if it is damaged. Every use of the set begins here.
     fn load(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         *self.state = State::default();
+        self.set.is_late.store(false, Ordering::Relaxed);
         let Some(store) = self.set.find_store(cx)? else {
             self.state.is_loaded = true;
             return Ok(());
@@ -411,6 +424,9 @@ impl Locked<'_> {
     /// failed, a removal whose record a kill or a full disk prevented, or a copy of the directory,
     /// in which each file is another inode. The next versions are numbered after those that the
     /// name could have of the inode.
+    ///
+    /// Nobody knows when a name left. Before it did, a version was made for that, so what the inode
+    /// has after the first such version may be of other names only.
     pub(crate) fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
         let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
             return Ok(());
@@ -420,17 +436,24 @@ impl Locked<'_> {
         if head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
             return Ok(());
         }
-        let (from, now) = (period.from, core.now());
+        let (from, first, now) = (period.from, period.first, core.now());
         let link = core.set_of_link(&period.stem);
-        let (next, last_end) = {
+        let (made, newest, last_end) = {
             let of_inode = link.lock(core, cx)?;
-            (period.first.max(of_inode.index().next()), of_inode.index().last_end)
+            let mut versions = of_inode.index().versions.values();
+            let made = versions.find(|version| version.number >= first && version.cause == Cause::Link);
+            let made = made.map(|made| (made.died, made.number));
+            (made, of_inode.index().next() - 1, of_inode.index().last_end)
         };
-        let last = from.max(last_end.unwrap_or(from));
-        let is_copy = head.is_some() && link.head(core, cx)?.is_none() && self.is_copied_since(cx, last)?;
-        // The copy has the content that the inode had since its last version.
-        let end = if is_copy { last } else { now.max(from) };
-        let mut records = vec![Record::Unlinked(end, None)];
+        let next = first.max(newest + 1);
+        let changed = from.max(last_end.unwrap_or(from));
+        let is_copy = head.is_some() && link.head(core, cx)?.is_none() && self.is_copied_since(cx, changed)?;
+        let (end, last) = made.unwrap_or((now, newest));
+        // Before numbers were recorded, the times say it. A copy has the content that the inode had
+        // since its last version.
+        let departure = (first > 0 && !is_copy).then_some(Departure { last, cause: Cause::Unlink });
+        let end = if is_copy { changed } else { end.max(from) };
+        let mut records = vec![Record::Unlinked(end, departure)];
         if next > self.state.index.next() {
             records.push(Record::Next(next));
         }
@@ -575,8 +598,65 @@ impl Locked<'_> {
         }
         self.state.log_len = bytes.len() as u64;
         self.state.is_unwritten = false;
+        self.set.is_late.store(false, Ordering::Relaxed);
         self.state.index.rewritten();
         Ok(())
+    }
+
+    /// Records what is, or is about to be, the case whether or not there is room for the record. If
+    /// nothing more can be discarded for that, the record is in memory until there is some.
+    ///
+    /// # Errors
+    /// Those of the layer below; `ENOSPC` if more can be discarded.
+    pub(crate) fn append_surely(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+        match self.append(cx, records) {
+            Err(Errno::NOSPC) if !is_last_try() => Err(Errno::NOSPC),
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                self.keep_in_memory(records);
+                Ok(())
+            }
+            appended => appended,
+        }
+    }
+
+    /// Records a change that was made. It does not fail for lack of space.
+    pub(crate) fn append_after(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
+        match self.append(cx, records) {
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                self.keep_in_memory(records);
+                Ok(())
+            }
+            appended => appended,
+        }
+    }
+
+    fn keep_in_memory(&mut self, records: &[Record]) {
+        tracing::warn!("no room for a record in the index {} yet", self.set.stem.escape_ascii());
+        records.iter().for_each(|record| self.state.index.apply(record.clone()));
+        self.state.is_unwritten = true;
+        self.set.is_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Sees to it that records of some bytes have room, before a change that is recorded after it.
+    ///
+    /// # Errors
+    /// Those of the layer below. What a record needs is then as before.
+    pub(crate) fn reserve(&mut self, cx: &Cx<'_>, bytes: u64) -> Result<()> {
+        if self.is_foreign {
+            return Ok(());
+        }
+        self.write_late(cx)?;
+        if self.state.log_len == 0 {
+            self.append(cx, &[Record::Next(self.index().next())])?;
+        }
+        let store = self.store(cx)?;
+        let name = index_name(&self.set.stem);
+        let index = store.lookup(cx, Name::new(&name)?)?.ok_or(Errno::IO)?.vnode;
+        match index.open(cx, OpenFlags::WRONLY)?.fallocate(cx, KEEP_SIZE, self.state.log_len, bytes) {
+            // Not every file system can allocate ahead.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            reserved => reserved,
+        }
     }
 
     /// Returns the store; creates it if necessary.

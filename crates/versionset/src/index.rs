@@ -91,7 +91,8 @@ pub enum Record {
 /// How a name left an inode that has other names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// The last version of the inode that is the name's: it was made for that.
+    /// The last version of the inode that is the name's: it was made for that, unless there was no
+    /// room for it.
     pub last: u64,
     /// What took the name from the inode.
     pub cause: Cause,
@@ -431,7 +432,8 @@ impl Index {
                 let Some(period) = self.links.last_mut().filter(|period| period.until.is_none()) else { return };
                 (period.until, period.departure) = (Some(time), departure);
                 if let Some((Departure { last, .. }, birth)) = departure.zip(birth) {
-                    self.earlier_births.insert(last, birth);
+                    // If the head had no version, this is the last version of an earlier one.
+                    self.earlier_births.entry(last).or_insert(birth);
                 }
             }
             Record::Ended(time) => self.last_end = self.last_end.max(Some(time)),

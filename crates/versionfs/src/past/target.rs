@@ -115,7 +115,9 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
 fn stayed(core: &Core, cx: &Cx<'_>, history: &History, seen: &Seen, to: &Reference<'_>) -> Result<Option<Moment>> {
     let newer = history.versions.iter().position(|newer| newer.version.number > seen.version.number);
     let Some(position) = newer else {
-        let is_head = history.head.as_ref().is_some_and(|head| identity(&head.vnode) == to.object);
+        // It may have come back later.
+        let is_since = history.head_since().is_some_and(|since| since <= seen.version.died);
+        let is_head = is_since && history.head.as_ref().is_some_and(|head| identity(&head.vnode) == to.object);
         return Ok(is_head.then_some(Moment::Head));
     };
     let is_next = history

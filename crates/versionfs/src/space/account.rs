@@ -177,6 +177,12 @@ impl Space {
         state.reserve > 0 && state.free < state.reserve.saturating_add(AMPLE) && has_versions
     }
 
+    /// Whether the file system may be full.
+    pub(crate) fn is_tight(&self) -> bool {
+        let state = self.state.lock();
+        state.looked.is_none() || state.free < state.reserve.saturating_add(AMPLE)
+    }
+
     /// Notes that a file is written without the layer from now on.
     pub(crate) fn begins_unseen(&self) {
         if self.unseen.fetch_add(1, Ordering::Relaxed) == 0 {

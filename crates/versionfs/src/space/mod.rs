@@ -111,6 +111,17 @@ impl Core {
             tracing::warn!(%errno, "can't keep the bound of the history");
             self.space.failed();
         }
+        self.write_late();
+    }
+
+    /// Writes the records that had no room, as far as they have some now.
+    pub(crate) fn write_late(&self) {
+        let cx = self.own_cx();
+        for set in self.sets.late() {
+            if let Err(errno) = set.lock(self, &cx).and_then(|mut locked| locked.write_late(&cx)) {
+                tracing::debug!(%errno, "can't write the index {} yet", set.stem.escape_ascii());
+            }
+        }
     }
 
     /// Describes the bounds: see the command `versionfs.space`.
@@ -199,6 +210,7 @@ impl Core {
                 tracing::debug!(%errno, "can't write the index {} yet", set.stem.escape_ascii());
             }
         }
+        self.write_late();
         let count = cleaned.discarded - before.0;
         if count > 0
             && let Err(errno) = self.blocks.collect(&cx, stops)

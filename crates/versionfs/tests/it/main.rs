@@ -18,3 +18,4 @@ mod reports;
 mod review;
 mod scale;
 mod space;
+mod space_links;

@@ -354,6 +354,33 @@ fn the_removal_of_a_file_that_is_larger_than_all_room_takes_no_history() {
     assert!(free(&lower) >= 1 << 20);
 }
 
+/// Also without any history that could yield, a directory replaces an empty one.
+#[test]
+fn a_directory_replaces_an_empty_one_on_a_full_disk() {
+    for removed in [false, true] {
+        let options = MemOptions { space: SPACE, object_pages: 1, ..MemOptions::default() };
+        let lower = MemFs::with(options, &Faults::new());
+        let layer = mount(&lower, CONFIG);
+        let root = layer.root();
+        let full = root.mkdir(&cx(), name(b"full"), 0o755).unwrap().vnode;
+        write(&full, "f", b"1").unwrap();
+        let empty = root.mkdir(&cx(), name(b"empty"), 0o755).unwrap().vnode;
+        if removed {
+            // It has a store, whose version yields first.
+            write(&empty, "x", b"1").unwrap();
+            empty.unlink(&cx(), name(b"x")).unwrap();
+        }
+        fill(&lower);
+        root.rename(&cx(), name(b"full"), &root, name(b"empty"), RenameFlags::default()).unwrap();
+        assert_eq!(read_all(&*get(&get(&root, "empty"), "f")), b"1");
+        assert!(root.lookup(&cx(), name(b"full")).unwrap().is_none());
+        drop((root, full, empty));
+        layer.unmounted();
+        drop(layer);
+        assert_eq!(findings(&lower), [""; 0], "{removed}");
+    }
+}
+
 /// Versions in a removed directory go by their own rules, and the directory after them.
 #[test]
 fn a_pinned_version_in_a_removed_directory_stays() {

@@ -14,6 +14,7 @@ pub const OPTIONS: MemOptions = MemOptions {
     tmpfile: true,
     lose_data: false,
     space: 1 << 30,
+    object_pages: 0,
     may_hang: false,
     varies_by_caller: false,
     generation: 5,
