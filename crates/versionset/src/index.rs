@@ -3,7 +3,7 @@
 //! A record is appended before the change that it describes. The log is a cache: it can be rebuilt
 //! from the names and headers of the version files, except for notes and flags.
 
-use crate::names::Letter;
+use crate::names::{Letter, MAX_NUMBER, MAX_SKIPPED};
 use crate::version::{Cause, Flags, Version, Who};
 use crate::wire::{Reader, Writer};
 use std::collections::BTreeMap;
@@ -372,7 +372,9 @@ impl Index {
         self.records += 1;
         match record {
             Record::Name(name) => self.name = Some(name),
+            Record::Next(number) if number > MAX_SKIPPED => {}
             Record::Next(number) => self.next = self.next.max(number),
+            Record::Made(version) if version.number > MAX_NUMBER => {}
             Record::Made(version) => {
                 if let Some(birth) = self.birth.take() {
                     if version.cause.ends_head() {
@@ -424,6 +426,7 @@ impl Index {
             }
             Record::Mode(mode) => self.versions.values_mut().for_each(|version| version.mode = mode),
             Record::Linked(from, stem, first) => {
+                let first = if first > MAX_SKIPPED { 0 } else { first };
                 self.links.push(LinkPeriod { from, until: None, stem, first, departure: None });
             }
             Record::Unlinked(time, departure) => {

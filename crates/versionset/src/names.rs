@@ -170,13 +170,20 @@ pub fn parse(name: &[u8]) -> StoreName<'_> {
     }
 }
 
-/// Parses a version number: decimal digits without leading zeros, at least 1.
+/// The largest number that a record can pass over to. A larger one is none that a history reaches,
+/// and counts as nothing: a set that went on from there would soon have no numbers left.
+pub const MAX_SKIPPED: u64 = 1 << 62;
+
+/// The largest number of a version.
+pub const MAX_NUMBER: u64 = 1 << 63;
+
+/// Parses a version number: decimal digits without leading zeros, from 1 to [`MAX_NUMBER`].
 #[must_use]
 pub fn number_of(digits: &[u8]) -> Option<u64> {
     if digits.first().is_none_or(|first| !matches!(first, b'1'..=b'9')) {
         return None;
     }
-    core::str::from_utf8(digits).ok()?.parse().ok()
+    core::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number <= MAX_NUMBER)
 }
 
 #[cfg(test)]
@@ -189,7 +196,7 @@ mod tests {
             assert_eq!(parse(&index_name(stem)), StoreName::Index(stem));
             assert_eq!(parse(&new_index_name(stem)), StoreName::Unfinished(stem));
             for letter in Letter::ALL {
-                for number in [1, 8, 100_000, u64::MAX] {
+                for number in [1, 8, 100_000, MAX_NUMBER] {
                     assert_eq!(parse(&version_name(stem, letter, number)), StoreName::Version { stem, letter, number });
                     assert_eq!(parse(&new_version_name(stem, letter, number)), StoreName::Unfinished(stem));
                 }

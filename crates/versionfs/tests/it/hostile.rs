@@ -6,7 +6,7 @@ use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use versionfs::{Options, Storage, VersionFs};
-use versionset::{Condition, Index, STORE};
+use versionset::{Condition, Index, Record, STORE};
 use vnode::{Cx, Kind, Layer, Name, OpenFlags, SetAttr, Time, Vnode, XattrFlags};
 
 fn cx() -> Cx<'static> {
@@ -87,6 +87,47 @@ fn hostile_stores_harm_neither_head_nor_server() {
                 let _ = fs.root().unlink(&cx(), name(b"a"));
             }
         }
+    }
+}
+
+/// Numbers that no history reaches leave room for further versions.
+#[test]
+fn numbers_that_nobody_can_have_used_do_not_end_a_history() {
+    let forged = [
+        vec![Record::Next(u64::MAX)],
+        vec![Record::Next(u64::MAX - 2)],
+        vec![Record::Linked(Time { sec: 5, nsec: 0 }, b"7.0"[..].into(), u64::MAX)],
+    ];
+    for records in forged {
+        let mem = MemFs::new();
+        let fs = VersionFs::new(mem.clone(), Options::default());
+        write(&fs, b"a", b"0").unwrap();
+        write(&fs, b"a", b"1").unwrap();
+        drop(fs);
+        let store = get(&mem.root(), STORE);
+        let entry = get(&store, &versionset::index_name(b"a"));
+        let mut log = Vec::new();
+        records.iter().for_each(|record| record.encode(&mut log));
+        let len = entry.getattr(&cx()).unwrap().size;
+        entry.open(&cx(), OpenFlags::WRONLY).unwrap().write(&cx(), &log, len).unwrap();
+        // And in the file from which the sets of other names count.
+        let (_, next) = store.create(&cx(), name(b";next"), 0o600, OpenFlags::WRONLY).unwrap();
+        next.write(&cx(), format!("{}\n", u64::MAX).as_bytes(), 0).unwrap();
+        for round in 2..5 {
+            let fs = VersionFs::new(mem.clone(), Options::default());
+            for n in 0..3 {
+                for file in [b"a", b"b"] {
+                    write(&fs, file, format!("{round} {n}").as_bytes()).unwrap();
+                }
+            }
+            fs.root().link(&cx(), name(b"c"), &fs.root().lookup(&cx(), name(b"a")).unwrap().unwrap().vnode).unwrap();
+            write(&fs, b"c", b"through another name").unwrap();
+            fs.root().unlink(&cx(), name(b"c")).unwrap();
+        }
+        assert_eq!(index(&mem, b"b").versions.len(), 8, "{records:?}");
+        let listed = VersionFs::new(mem, Options::default()).root().control(&cx(), "versionfs.list", b"a").unwrap();
+        let listed = String::from_utf8(listed).unwrap();
+        assert!(listed.lines().count() >= 10, "{records:?}\n{listed}");
     }
 }
 
