@@ -7,8 +7,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use strata_tests::versions::texts;
+use strata_tests::versions::{contents, texts};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport};
 use testkit::until;
 
@@ -160,4 +161,65 @@ fn history_gives_way_on_xfs() {
 #[test]
 fn history_gives_way_on_btrfs() {
     gives_way(|sandbox| sandbox.btrfs("disk"), Transport::Device, 3);
+}
+
+/// On a full disk, files with several names: what works natively works, nothing is lost, and each
+/// version can be read, also after the server was killed.
+fn keeps_links(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport) {
+    let mut mount = Mount::new(disk, transport);
+    let path = |mount: &Mount, name: &str, n: usize| mount.path(&format!("{name}{n}"));
+    let content = |name: &str, n: usize| format!("{name}{n};").into_bytes().repeat(3000);
+    for n in 0..12 {
+        fs::write(path(&mount, "a", n), content("a", n)).unwrap();
+        fs::write(path(&mount, "other", n), content("other", n)).unwrap();
+        fs::hard_link(path(&mount, "a", n), path(&mount, "b", n)).unwrap();
+        fs::write(path(&mount, "b", n), content("b", n)).unwrap();
+    }
+    fill(&mount.path("filler"));
+    fill(&mount.path("filler2"));
+    let mut head = Vec::new();
+    for n in 0..12 {
+        let (a, b, other) = (path(&mount, "a", n), path(&mount, "b", n), path(&mount, "other", n));
+        let done = match n % 6 {
+            0 => fs::remove_file(&a),
+            1 => fs::rename(&a, path(&mount, "c", n)),
+            2 => fs::rename(&other, &a),
+            3 => fs::rename(&a, &other),
+            4 => File::options().write(true).open(&a).and_then(|file| file.set_len(10)),
+            _ => fs::set_permissions(&a, fs::Permissions::from_mode(0o600)),
+        };
+        done.unwrap_or_else(|error| panic!("{n}: {error}, {} free", space(&mount.disk).1));
+        head.push((b, if n % 6 == 4 { content("b", n)[..10].to_vec() } else { content("b", n) }));
+    }
+    let check = |mount: &Mount, label: &str| {
+        for (n, (path, data)) in head.iter().enumerate() {
+            assert!(fs::read(path).unwrap() == *data, "{label}: {}", path.display());
+            for version in contents(mount.dir(), &format!("b{n}")) {
+                let is_known = ["a", "b"].iter().any(|name| content(name, n) == version);
+                assert!(is_known, "{label}: b{n}: {:?}", version[..20.min(version.len())].escape_ascii().to_string());
+            }
+        }
+    };
+    check(&mount, "on the full disk");
+    mount.mounted.crash();
+    mount.mounted.mount_again();
+    check(&mount, "after a kill");
+    for (path, _) in &head {
+        fs::remove_file(path).unwrap();
+    }
+    let lower = mount.disk.join("lower");
+    mount.mounted.unmount();
+    let program = Mounted::program().unwrap();
+    let checked = std::process::Command::new(program).arg0("fsck.versionfs").arg("-n").arg(&lower).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
+#[test]
+fn links_keep_their_history_on_ext4() {
+    keeps_links(|sandbox| sandbox.ext4("disk", 200), Transport::Device);
+}
+
+#[test]
+fn links_keep_their_history_on_btrfs() {
+    keeps_links(|sandbox| sandbox.btrfs("disk"), Transport::Ring);
 }
