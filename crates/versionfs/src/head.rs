@@ -11,7 +11,7 @@ use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
 use crate::space::{is_last_try, loses_version, wants};
 use std::sync::Arc;
-use versionpolicy::{Effective, NoSpace, Storage};
+use versionpolicy::{Effective, NoSpace, Storage, Versions};
 use versionset::{
     Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, is_zero, just_after, next_hole,
 };
@@ -503,8 +503,8 @@ impl Head<'_> {
             return Ok(false);
         }
         let policy = self.policy(cx, attr)?;
-        let is_excluded = policy.as_ref().is_some_and(|policy| !policy.versions);
-        Ok(is_excluded || self.may_skip(policy.as_ref(), Cause::Unlink, errno))
+        let keeps_none = policy.as_ref().is_some_and(|policy| policy.versions == Versions::None);
+        Ok(keeps_none || self.may_skip(policy.as_ref(), Cause::Unlink, errno))
     }
 
     /// Whether a change is made although its version could not be. What takes no space natively is
