@@ -47,7 +47,7 @@ struct Cli {
 /// The end of the help.
 pub const HELP: &str = "\
 A version is selected by its number, by a time or by a tag. Times: '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', \
-RFC 3339, @GMT-2026.11.23-10.00.00. Files may be removed, and directories above them, too.
+RFC 3339, @SECONDS, @GMT-2026.11.23-10.00.00. Files may be removed, and directories above them, too.
 
 Examples:
   versionctl log report.txt               its versions: when, who, which program, what
@@ -451,9 +451,7 @@ pub(crate) mod tests {
         let parse = |words: &[&str]| Cli::try_parse_from([&["versionctl"], words].concat()).is_ok();
         assert!(parse(&["restore", "--all", "--at", "2h ago"]) && !parse(&["restore", "--all"]));
         assert!(parse(&["restore", "--", "-file"]) && parse(&["restore", "--pid", "5"]) && !parse(&["restore"]));
-        assert!(
-            !parse(&["restore", "f", "3", "--at", "now"]) && !parse(&["discard", "f"]) && !parse(&["pin", "f", "x"])
-        );
+        assert!(!parse(&["discard", "f"]) && !parse(&["pin", "f", "x"]));
     }
 
     #[test]

@@ -1,18 +1,19 @@
 //! `versionctl restore`: brings back files, directories, and what a process or an hour changed.
 
-use super::args::{Chosen, FilterArgs, Now, absent, choose, instant};
+use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, tag_time};
 use super::client::{Dir, at};
 use super::diff::{newest, newest_content};
 use super::history::{Filter, Found, Undo, entries, undo, walk};
 use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
 use super::text::shown;
-use super::when::local;
+use super::when::{When, local};
 use crate::exit::{Exit, Failure};
 use crate::progress::Tally;
 use crate::tool::print;
 use clap::Args;
 use rustix::fs::{FileType, Mode};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -29,12 +30,11 @@ pub struct RestoreArgs {
     #[arg(required_unless_present_any = ["all", "process", "pid", "session", "since", "user"])]
     path: Option<PathBuf>,
     /// The version: a number, a time or a tag. Default: the newest one with another content than
-    /// the present file.
-    #[arg(conflicts_with_all = ["at", "all"])]
-    which: Option<String>,
-    /// By default, restore the newest version, also if only its owner, mode or other attributes
-    /// differ.
-    #[arg(long, conflicts_with_all = ["which", "at", "all"])]
+    /// the present file. Or more files and directories to restore.
+    #[arg(value_name = "VERSION|PATH", conflicts_with = "all")]
+    rest: Vec<OsString>,
+    /// Restore the newest version, also if only its owner, mode or other attributes differ.
+    #[arg(long, conflicts_with_all = ["at", "all"])]
     any: bool,
     /// Restore the state at this time or tag.
     #[arg(long, value_name = "TIME|TAG")]
@@ -91,9 +91,9 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         failed: 0,
     };
     if !filter.is_empty() {
-        if args.at.is_some() || args.which.is_some() || args.to.is_some() {
+        if args.at.is_some() || !args.rest.is_empty() || args.to.is_some() {
             return Err(Failure::usage(
-                "--process, --since and the like undo changes: not with --at, --to or a version",
+                "--process, --since and the like undo changes: not with --at, --to, a version or a second path",
             ));
         }
         restorer.undo(&path, &filter, args.force)?;
@@ -105,8 +105,55 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         restorer.tree(&root.at(time)?, &root, args.delete)?;
         return restorer.finish();
     }
-    restorer.path(args, &path, now)?;
+    let (more, which) = args.more(&path, now);
+    let is_version = |path: &Path| {
+        let parsed = path.to_str().and_then(|text| When::parse(text, &now.0).ok());
+        matches!(parsed, Some(When::Number(_) | When::Time(_))) && !was_there(path)
+    };
+    if let Some(version) = more.iter().find(|path| is_version(path)) {
+        return Err(Failure::usage(format!(
+            "{}: no such file; a version goes with one file, without --at and --any",
+            shown(version)
+        )));
+    }
+    if more.is_empty() {
+        restorer.path(args, &path, which, now)?;
+        return restorer.finish();
+    }
+    if args.to.as_ref().is_some_and(|to| !to.is_dir()) {
+        return Err(Failure::usage(
+            "several files can only be restored to a directory: create it, or restore them one by one",
+        ));
+    }
+    for path in std::iter::once(path.as_path()).chain(more) {
+        if let Err(failure) = restorer.path(args, path, None, now) {
+            restorer.report(&failure);
+        }
+    }
     restorer.finish()
+}
+
+impl RestoreArgs {
+    /// Returns the paths behind the first one, and the version. A single argument that can be both
+    /// is the version.
+    fn more(&self, path: &Path, now: &Now) -> (Vec<&Path>, Option<&str>) {
+        let all = || self.rest.iter().map(Path::new).collect();
+        let [only] = &*self.rest else { return (all(), None) };
+        let Some(text) = only.to_str().filter(|_| self.at.is_none() && !self.any) else { return (all(), None) };
+        let is_version = match When::parse(text, &now.0) {
+            Ok(When::Tag(_)) if text == "head" => true,
+            Ok(When::Tag(tag)) => {
+                nearest(path).and_then(|dir| tag_time(&dir, &tag)).is_ok() || !was_there(Path::new(text))
+            }
+            parsed => parsed.is_ok() || !was_there(Path::new(text)),
+        };
+        if is_version { (Vec::new(), Some(text)) } else { (all(), None) }
+    }
+}
+
+/// Whether there is something with this path, or was.
+fn was_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok() || Place::with_history(path).is_ok_and(|(_, list)| !list.versions.is_empty())
 }
 
 /// Returns the highest directory above `path` in the same mount.
@@ -128,9 +175,9 @@ fn root_of(path: &Path) -> Result<Dir, Failure> {
 
 impl Restorer {
     /// Restores a file or directory.
-    fn path(&mut self, args: &RestoreArgs, path: &Path, now: &Now) -> Result<(), Failure> {
+    fn path(&mut self, args: &RestoreArgs, path: &Path, wanted: Option<&str>, now: &Now) -> Result<(), Failure> {
         let is_dir = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-        let which = args.which.as_deref().filter(|which| *which != "head" && which.parse::<u64>().is_err());
+        let which = wanted.filter(|which| *which != "head" && which.parse::<u64>().is_err());
         if let Some(text) = args.at.as_deref().or(which) {
             let time = instant(text, &nearest(path)?, now)?;
             match past(path, time)? {
@@ -138,14 +185,14 @@ impl Restorer {
                 None if is_dir => return Err(absent(path, time, now)),
                 _ => {}
             }
-        } else if is_dir && args.which.is_none() {
+        } else if is_dir && wanted.is_none() {
             return Err(Failure::usage(format!(
                 "{}: a directory: say when, with --at TIME; or whose changes to undo, with --process, --pid or --since",
                 shown(path)
             )));
         }
         let (place, list) = Place::with_history(path)?;
-        let which = args.at.as_deref().or(args.which.as_deref());
+        let which = args.at.as_deref().or(wanted);
         let chosen = match which {
             Some(text) => choose(&place, &list, text, now)?,
             None if args.any => Chosen::Version(Box::new(newest(&place, &list)?)),
@@ -180,7 +227,7 @@ impl Restorer {
         let token = place.dir.token(&place.name, version.number)?;
         let put = self.one(Origin { dir: &place.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
         if version.kind == Kind::Directory {
-            self.removed(&place.dir.old_dir(&place.name, &version)?, &version, &target, &name)?;
+            self.removed(&place.dir.old_dir(&place.name, &version)?, (&version, false), &target, &name)?;
         }
         let done = if put == Put::Same && version.kind != Kind::Directory { "is already as" } else { "restored" };
         print(format!("{}: {done} {what}\n", shown(&target.path_of(&name))))
@@ -258,18 +305,28 @@ impl Restorer {
         let _ = writeln!(std::io::stderr(), "versionctl: {failure}");
     }
 
-    /// Restores what was removed together with a directory: by the same process, or by its session
-    /// within a minute.
-    fn removed(&mut self, old: &Dir, removal: &Version, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
+    /// Restores what was removed together with a directory: by the same process, or, unless that
+    /// removed something in it or `is_recursive`, by its session within a minute.
+    fn removed(
+        &mut self,
+        old: &Dir,
+        (removal, is_recursive): (&Version, bool),
+        dir: &Dir,
+        name: &[u8],
+    ) -> Result<(), Failure> {
         let target = dir.child(name).map_err(|errno| at(&dir.path_of(name), errno))?;
+        let mut last = Vec::new();
         for named in old.names()? {
-            let Some(list) = old.list(&named.name)? else { continue };
-            let newest = list.versions.last().filter(|newest| belongs(newest, removal));
-            let Some(newest) = newest.filter(|newest| !newest.is_renamed()) else { continue };
+            let newest = old.list(&named.name)?.and_then(|list| list.versions.last().cloned());
+            last.extend(newest.filter(|newest| !newest.is_renamed()).map(|newest| (named, newest)));
+        }
+        let is_recursive = is_recursive || last.iter().any(|(_, newest)| is_by(newest, removal));
+        last.retain(|(_, newest)| belongs(newest, removal, is_recursive));
+        for (named, newest) in &last {
             let done = old.token(&named.name, newest.number).and_then(|token| {
                 self.one(Origin { dir: old, entry: &token, mode: Some(newest.mode) }, &target, &named.name)?;
                 if newest.kind == Kind::Directory {
-                    self.removed(&old.old_dir(&named.name, newest)?, newest, &target, &named.name)?;
+                    self.removed(&old.old_dir(&named.name, newest)?, (newest, is_recursive), &target, &named.name)?;
                 }
                 Ok(())
             });
@@ -426,11 +483,18 @@ impl Restorer {
     }
 }
 
-/// Whether a version was ended by the removal of its directory.
-fn belongs(version: &Version, removal: &Version) -> bool {
+/// Whether a version was ended by the process that removed its directory.
+fn is_by(version: &Version, removal: &Version) -> bool {
+    removal.by.pid != 0 && version.by.pid == removal.by.pid
+}
+
+/// Whether a version was ended by the removal of its directory. A process that removes a directory
+/// with what is in it, `is_recursive`, has removed all of that itself. What went before, such as the
+/// temporary files of a program, is no part of the removal.
+fn belongs(version: &Version, removal: &Version, is_recursive: bool) -> bool {
     let Who { pid, sid, .. } = removal.by;
     let recent = removal.died.as_second().saturating_sub(version.died.as_second()) <= SAME_REMOVAL;
-    pid == 0 || version.by.pid == pid || (sid != 0 && version.by.sid == sid && recent)
+    pid == 0 || is_by(version, removal) || (!is_recursive && sid != 0 && version.by.sid == sid && recent)
 }
 
 /// A change to undo.
@@ -466,13 +530,13 @@ mod tests {
     fn what_belongs_to_a_removal() {
         let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         let [write, removal] = &*list.versions else { panic!() };
-        assert!(belongs(removal, removal));
+        assert!(belongs(removal, removal, true));
         // The same session, but long before.
-        assert!(!belongs(write, removal));
+        assert!(!belongs(write, removal, false));
         let unknown = Version { by: Who { pid: 0, sid: 0, ..removal.by.clone() }, ..removal.clone() };
-        assert!(belongs(write, &unknown));
+        assert!(belongs(write, &unknown, true));
         let soon = Version { died: removal.died, ..write.clone() };
-        assert!(belongs(&soon, removal));
+        assert!(belongs(&soon, removal, false) && !belongs(&soon, removal, true));
     }
 
     #[test]

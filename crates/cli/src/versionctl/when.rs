@@ -16,8 +16,7 @@ pub(crate) enum When {
 }
 
 /// The forms, for messages.
-pub(crate) const FORMS: &str =
-    "use '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', RFC 3339, @GMT-2026.11.23-10.00.00, or a tag";
+pub(crate) const FORMS: &str = "use '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', RFC 3339, @SECONDS, @GMT-2026.11.23-10.00.00, or a tag";
 
 impl When {
     /// Parses a number, a time, or the name of a tag.
@@ -52,7 +51,10 @@ pub(crate) fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
         return gmt_form(gmt);
     }
     if let Some(seconds) = text.strip_prefix('@') {
-        return Timestamp::from_second(seconds.parse().ok()?).ok();
+        let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
+        let nanos =
+            if part.len() <= 9 && part.bytes().all(|b| b.is_ascii_digit()) { format!("{part:0<9}") } else { None? };
+        return Timestamp::new(whole.parse().ok()?, nanos.parse().ok()?).ok();
     }
     if let Ok(time) = text.parse::<Timestamp>() {
         return Some(time);
@@ -168,6 +170,8 @@ pub(crate) mod tests {
             ("2026-11-23T10:00:00-05:00", "2026-11-23T15:00:00Z"),
             ("@GMT-2026.11.23-10.00.00", "2026-11-23T10:00:00Z"),
             ("@1000", "1970-01-01T00:16:40Z"),
+            ("@1000.25", "1970-01-01T00:16:40.25Z"),
+            ("@1000.123456789", "1970-01-01T00:16:40.123456789Z"),
         ] {
             assert_eq!(When::parse(text, &noon()), Ok(When::Time(utc.parse().unwrap())), "{text}");
         }
@@ -177,7 +181,18 @@ pub(crate) mod tests {
     fn numbers_and_tags_are_told_apart_from_times() {
         assert_eq!(When::parse("12", &noon()), Ok(When::Number(12)));
         assert_eq!(When::parse("before-upgrade", &noon()), Ok(When::Tag("before-upgrade".into())));
-        for wrong in ["", "25:00", "2026-13-01", "2 parsecs ago", "yesterday 9pm", "@GMT-2026", "-1", "h ago"] {
+        for wrong in [
+            "",
+            "25:00",
+            "2026-13-01",
+            "2 parsecs ago",
+            "yesterday 9pm",
+            "@GMT-2026",
+            "-1",
+            "h ago",
+            "@1.+5",
+            "@1.1234567890",
+        ] {
             let refused = When::parse(wrong, &noon()).unwrap_err();
             assert!(refused.contains("yesterday 14:00") && refused.starts_with(wrong), "{refused}");
         }

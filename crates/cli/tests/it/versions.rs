@@ -497,6 +497,54 @@ fn directories_are_restored_to_a_tag() {
     assert_eq!(stage.status(&["untag", "good"]).code, 1);
 }
 
+/// What a session removed before `rm -r`, such as temporary files, does not come back. A program
+/// that removes nothing but the directory has others remove the rest.
+#[test]
+fn a_removed_directory_comes_back_without_temporary_files() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p d/sub; echo 1 >d/a; echo 2 >d/sub/b; echo t >d/.a.X; echo t >d/sub/.b.Y");
+    stage.shell("rm d/.a.X d/sub/.b.Y; rm -r d");
+    stage.done(&["restore", "d"]);
+    let names = |dir: &str| {
+        let all = fs::read_dir(Path::new(MOUNT).join(dir)).unwrap();
+        let mut names: Vec<_> = all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!((names("d"), names("d/sub")), (vec!["a".to_owned(), "sub".to_owned()], vec!["b".to_owned()]));
+    stage.shell("mkdir e; echo 1 >e/a; echo 2 >e/b; rm e/a; rm e/b; rmdir e");
+    stage.done(&["restore", "e"]);
+    assert_eq!(names("e"), ["a", "b"]);
+}
+
+#[test]
+fn several_files_are_restored() {
+    let stage = Stage::new();
+    stage.shell("mkdir d; echo 1 >m1; echo 1 >m2; echo 1 >d/m3; echo 2 >m1; rm m2; echo 2 >d/m3");
+    let said = stage.done(&["restore", "m1", "m2", "d/m3"]);
+    assert!(said.ends_with("3 objects restored\n"), "{said}");
+    assert_eq!([read("m1"), read("m2"), read("d/m3")], ["1\n", "1\n", "1\n"]);
+    // A second path is no version, whether it exists or not; a tag is one, even if it is a name.
+    stage.shell("echo 3 >m1; rm m2");
+    stage.done(&["restore", "m1", "m2"]);
+    assert_eq!([read("m1"), read("m2")], ["1\n", "1\n"]);
+    stage.done(&["tag", "m2"]);
+    testkit::tick();
+    stage.shell("echo 4 >m1");
+    stage.done(&["restore", "m1", "m2"]);
+    assert_eq!(read("m1"), "1\n");
+    let missing = stage.status(&["restore", "m1", "never"]);
+    assert!(missing.code == 1 && missing.err.contains("never: no such tag"), "{}", missing.err);
+    for wrong in
+        [&["restore", "m1", "3", "--at", "now"][..], &["restore", "m1", "2", "--any"], &["restore", "m1", "m2", "1"]]
+    {
+        let refused = stage.status(wrong);
+        assert!(refused.code == 1 && refused.err.contains("a version goes with one file"), "{}", refused.err);
+    }
+    let partly = stage.status(&["restore", "m1", "never", "m2"]);
+    assert!(partly.code == 5 && partly.err.contains("never: no such file"), "{} {}", partly.code, partly.err);
+}
+
 #[test]
 fn versions_are_pinned_annotated_and_discarded() {
     let stage = Stage::new();
