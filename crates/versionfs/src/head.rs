@@ -156,12 +156,15 @@ impl Head<'_> {
     fn joins(&self, cx: &Cx<'_>, own: &Arc<Set>) -> Result<()> {
         let server = self.core.server(cx);
         let attr = self.lower.getattr(&server)?;
+        let locked = own.lock(self.core, &server)?;
+        if locked.index().next() == 1 && locked.index().links.is_empty() {
+            return Ok(());
+        }
+        // From now on, bytes are saved in the inode's set.
+        self.close(cx, locked, own, Cause::Link)?;
         let (next, since, is_copy) = {
             let locked = own.lock(self.core, &server)?;
             let index = locked.index();
-            if index.next() == 1 && index.links.is_empty() {
-                return Ok(());
-            }
             (index.next(), interval(index, &attr, self.core.now()).0, index.is_new_copy())
         };
         let first = self.number_link_from(&server, next)?;

@@ -93,13 +93,10 @@ impl At {
         let server = core.server(cx);
         let head = self.dir.lookup(&server, Name::new(&self.name)?)?;
         let own = core.set_of_name(&self.dir, &self.name);
-        let mut locked = own.lock(core, &server)?;
-        if let Some(head) = &head
-            && !locked.is_linked(&crate::set::link_stem(&*head.vnode))
-        {
-            locked.end_stale_period(core, &server)?;
-        }
-        let index = locked.index();
+        let locked = own.lock(core, &server)?;
+        let is_other = head.as_ref().is_some_and(|head| !locked.is_linked(&crate::set::link_stem(&*head.vnode)));
+        let of_copy = if is_other { locked.index_of_copy(core, &server)? } else { None };
+        let index = of_copy.as_ref().unwrap_or(locked.index());
         let mut history = History {
             head,
             versions: index.versions.values().map(|version| seen(version, &own, index)).collect(),

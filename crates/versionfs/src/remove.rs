@@ -280,7 +280,12 @@ impl VersionVnode {
                 return Ok(());
             }
             let (end, next) = (locked.time_of_change(self.core.now()), index.next().saturating_add(1));
-            locked.append_after(&server, &[Record::Unlinked(end, None), Record::Ended(end), Record::Next(next)])
+            let newest = index.newest().map_or(0, |newest| newest.number);
+            // The versions of this head keep their birth.
+            let birth = index.birth.clone().filter(|birth| birth.first <= newest);
+            let mut records: Vec<_> = birth.map(|birth| Record::BornBefore(newest, birth)).into_iter().collect();
+            records.extend([Record::Unlinked(end, None), Record::Ended(end), Record::Next(next)]);
+            locked.append_after(&server, &records)
         });
         if let Err(errno) = recorded {
             tracing::warn!(%errno, "can't record the end of {name}");

@@ -428,13 +428,32 @@ impl Locked<'_> {
     /// Nobody knows when a name left. Before it did, a version was made for that, so what the inode
     /// has after the first such version may be of other names only.
     pub(crate) fn end_stale_period(&mut self, core: &Core, cx: &Cx<'_>) -> Result<()> {
+        let (records, _) = self.end_of_stale_period(core, cx)?;
+        if records.is_empty() { Ok(()) } else { self.repair(cx, &records) }
+    }
+
+    /// Returns the index as [`Self::end_stale_period`] makes it in a copy of the directory. `None`
+    /// if this is none: somebody may be about to record the end of the period.
+    pub(crate) fn index_of_copy(&self, core: &Core, cx: &Cx<'_>) -> Result<Option<Index>> {
+        let (records, is_copy) = self.end_of_stale_period(core, cx)?;
+        if !is_copy {
+            return Ok(None);
+        }
+        let mut index = self.index().clone();
+        records.into_iter().for_each(|record| index.apply(record));
+        Ok(Some(index))
+    }
+
+    /// Returns the records that end a stale period, and whether the directory is a copy.
+    fn end_of_stale_period(&self, core: &Core, cx: &Cx<'_>) -> Result<(Vec<Record>, bool)> {
+        const NONE: (Vec<Record>, bool) = (Vec::new(), false);
         let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
-            return Ok(());
+            return Ok(NONE);
         };
-        let Some((dir, name)) = self.set.place() else { return Ok(()) };
+        let Some((dir, name)) = self.set.place() else { return Ok(NONE) };
         let head = dir.lookup(cx, Name::new(name)?)?;
         if head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
-            return Ok(());
+            return Ok(NONE);
         }
         let (from, first, now) = (period.from, period.first, core.now());
         let link = core.set_of_link(&period.stem);
@@ -447,7 +466,7 @@ impl Locked<'_> {
         };
         let next = first.max(newest + 1);
         let changed = from.max(last_end.unwrap_or(from));
-        let is_copy = head.is_some() && link.head(core, cx)?.is_none() && self.is_copied_since(cx, changed)?;
+        let is_copy = head.is_some() && link.head(core, cx)?.is_none() && self.is_in_copy(cx)?;
         let (end, last) = made.unwrap_or((now, newest));
         // Before numbers were recorded, the times say it. A copy has the content that the inode had
         // since its last version.
@@ -461,13 +480,15 @@ impl Locked<'_> {
             let (cause, who) = (Cause::Link, versionset::Who::default());
             records.push(Record::Born(versionset::Birth { time: end, cause, who, from: None, first: next }));
         }
-        self.repair(cx, &records)
+        Ok((records, is_copy))
     }
 
-    /// Whether the store was created after a time that it has recorded: it is in a copy.
-    fn is_copied_since(&self, cx: &Cx<'_>, time: Time) -> Result<bool> {
+    /// Whether the store is younger than the last change of the index: a copy that keeps times.
+    fn is_in_copy(&self, cx: &Cx<'_>) -> Result<bool> {
         let Some(store) = &self.state.store else { return Ok(false) };
-        Ok(store.getattr(cx)?.btime.is_some_and(|born| born > time))
+        let Some(born) = store.getattr(cx)?.btime else { return Ok(false) };
+        let index = store.lookup(cx, Name::new(&index_name(&self.set.stem))?)?;
+        Ok(index.is_some_and(|index| index.attr.mtime < born))
     }
 
     /// Whether the file of the newest version exists. Its record is written first, so a kill can
@@ -633,7 +654,8 @@ impl Locked<'_> {
     fn keep_in_memory(&mut self, records: &[Record]) {
         tracing::warn!("no room for a record in the index {} yet", self.set.stem.escape_ascii());
         records.iter().for_each(|record| self.state.index.apply(record.clone()));
-        self.state.is_unwritten = true;
+        // What is in memory is right, even if part of it is in the file: all is written anew.
+        (self.state.is_unwritten, self.state.is_loaded) = (true, true);
         self.set.is_late.store(true, Ordering::Relaxed);
     }
 

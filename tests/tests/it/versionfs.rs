@@ -467,18 +467,46 @@ fn copies_of_the_lower_directory(transport: Transport) {
 /// A file that another program put below the mount in place of one with several names is not a
 /// copy of that.
 fn a_replacement_below_is_no_copy(transport: Transport) {
+    for (made, was) in [("echo one >a; ln a b; echo two >>a", "one\ntwo\n"), ("echo one >a; ln a b", "one\n")] {
+        replace_below(transport, made, was);
+    }
+}
+
+fn replace_below(transport: Transport, made: &str, was: &str) {
     let Mount { mounted, lower, sandbox } = Mount::new(transport, "");
     let at = mounted.dir().to_owned();
     let mut moments = Moments::new(&at);
-    moments.after(|| sh("cd \"$1\"; echo one >a; ln a b; echo two >>a", &[&at]));
+    moments.after(|| sh(&format!("cd \"$1\"; {made}"), &[&at]));
     drop(mounted);
     sh("cd \"$1\"; rm b; echo new >x; mv x a", &[&lower]);
     let _mounted = Mounted::new(Spec::versions(&lower, &keep_all(&sandbox), transport), &at);
     fs::OpenOptions::new().append(true).open(at.join("a")).unwrap().write_all(b"newer\n").unwrap();
     let token = command(&at, "versionfs.at", moments.time(1)).unwrap();
+    // Its content then may be gone, but it is none of the other file.
     let seen = fs::read_to_string(at.join(token.trim_end()).join("a"));
-    assert!(seen.as_ref().is_err() || seen.as_ref().is_ok_and(|text| text == "one\ntwo\n"), "{seen:?}");
+    assert!(seen.as_ref().is_err() || seen.as_ref().is_ok_and(|text| text == was), "{seen:?}");
     assert!(texts(&at, "a").contains(&"new\n".to_owned()), "{:?}", texts(&at, "a"));
+}
+
+/// A second name that another program made below the mount: the versions that the file has keep
+/// the bytes that they share with it.
+fn links_made_below_keep_versions(transport: Transport) {
+    let Mount { mounted, lower, sandbox } = Mount::new(transport, "");
+    let at = mounted.dir().to_owned();
+    drop(mounted);
+    let config = sandbox.path("sparse.conf");
+    fs::write(&config, "builtin = false\nstorage = \"sparse\"\n").unwrap();
+    let options = format!("config={}", config.display());
+    let mounted = Mounted::new(Spec::versions(&lower, &options, transport), &at);
+    sh("cd \"$1\"; head -c 20000 <(yes one) >a; printf two >>a", &[&at]);
+    drop(mounted);
+    sh("cd \"$1\"; ln a b", &[&lower]);
+    let mounted = Mounted::new(Spec::versions(&lower, &options, transport), &at);
+    sh("cd \"$1\"; printf X | dd of=a conv=notrunc; printf Y | dd of=b seek=9 conv=notrunc", &[&at]);
+    let first = read(mounted.dir(), "a", 1).unwrap();
+    assert!(first.len() == 20_000 && first.starts_with(b"one\none\n"), "{}", first.escape_ascii());
+    let all = contents(mounted.dir(), "a");
+    assert!(all.iter().any(|text| text.ends_with(b"two") && text.starts_with(b"one")), "{}", all.len());
 }
 
 /// Versions of a file with holes take no more space than its data, whichever way they are made.
@@ -1095,6 +1123,7 @@ on_both_transports!(
     copies_of_the_lower_directory,
     holes_stay_holes,
     a_replacement_below_is_no_copy,
+    links_made_below_keep_versions,
     killed,
     stacks,
     reading_old_versions,

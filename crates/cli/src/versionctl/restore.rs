@@ -489,7 +489,7 @@ fn is_by(version: &Version, removal: &Version) -> bool {
 }
 
 /// Whether a version was ended by the removal of its directory. A process that removes a directory
-/// with what is in it, `is_recursive`, has removed all of that itself. What went before, such as the
+/// with what is in it, `is_recursive`, has removed all of that itself. What went before, such as
 /// temporary files of a program, is no part of the removal.
 fn belongs(version: &Version, removal: &Version, is_recursive: bool) -> bool {
     let Who { pid, sid, .. } = removal.by;
