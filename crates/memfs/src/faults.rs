@@ -100,6 +100,8 @@ impl fmt::Debug for Hook {
 #[derive(Debug, Default)]
 struct State {
     plan: Option<Plan>,
+    /// The plan that follows when the fault of the first has been injected.
+    next_plan: Option<Plan>,
     hook: Option<Hook>,
     /// The hook that runs at the end of the operation under way on this thread.
     due: Option<(ThreadId, Hook)>,
@@ -130,6 +132,11 @@ impl Faults {
     /// [`crate::MemFs::recover`].
     pub fn arm(&self, plan: Plan) {
         *self.state() = State { plan: Some(plan), ..State::default() };
+    }
+
+    /// As [`Self::arm`], with a second plan, which counts from the fault of the first on.
+    pub fn arm_both(&self, first: Plan, second: Plan) {
+        *self.state() = State { plan: Some(first), next_plan: Some(second), ..State::default() };
     }
 
     /// Restarts the counters without a fault plan and calls `call` before the `at`-th following
@@ -264,12 +271,16 @@ impl Faults {
         if state.counted < plan.at {
             return Ok(());
         }
+        let is_at = state.counted == plan.at;
+        if let Some(next) = state.next_plan.take() {
+            (state.plan, state.counted) = (Some(next), 0);
+        }
         match plan.fault {
-            Fault::Error(errno) if state.counted == plan.at => {
+            Fault::Error(errno) if is_at => {
                 state.fired = true;
                 Err(errno)
             }
-            Fault::ShortWrite { pages, errno } if state.counted == plan.at => {
+            Fault::ShortWrite { pages, errno } if is_at => {
                 state.fired = true;
                 if op != Op::Write {
                     return Err(errno);

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
-use crate::common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
+use crate::common::crash::{
+    check, crash_everywhere, fail_and_crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere,
+};
 use crate::common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
 use crate::common::untrusted;
 use conformance::fixture::{ROOT, name, names, user};
@@ -103,7 +105,87 @@ fn a_kill_at_any_moment_leaves_old_or_new_blocks() {
     assert!(runs > 1000 && repaired > 500, "{runs} {repaired}");
 }
 
-/// Without the journal, the test above would fail.
+/// The old end of the file lies inside a block, which a failed write or growing has filled up.
+#[test]
+fn a_kill_while_a_failed_change_is_undone_leaves_old_or_new_blocks() {
+    let mut runs = 0;
+    for plain in [100, 5000] {
+        let (start, old) = prepared(plain);
+        let changes = [
+            Change::Write(13 * plain, vec![7; 2 * plain as usize]),
+            Change::Write(12 * plain + 1, vec![7; 3 * plain as usize]),
+            Change::Write(11 * plain + 1, vec![7; 2 * plain as usize]),
+            Change::Write(20 * plain + 3, vec![7; 9]),
+            Change::Append(vec![8; 2 * plain as usize]),
+            Change::Truncate(30 * plain + 5),
+            Change::Truncate(14 * plain),
+            Change::Truncate(12 * plain + 1),
+            Change::Zero(0x10, 11 * plain + 3, 3 * plain),
+            Change::Allocate(0, 20 * plain, 50),
+        ];
+        for change in changes {
+            let mut new = old.clone();
+            change.apply_to(&mut new, None);
+            fail_and_crash_everywhere(&|below| journaled(below, plain), &change, &start, |below, what| {
+                let mounted = journaled(below.clone(), plain);
+                assert!(!has_journal(&below), "{what}");
+                check(&mounted, plain, (&old, &new), what);
+                runs += 1;
+            });
+        }
+    }
+    assert!(runs > 500, "{runs}");
+}
+
+/// A write can also stop inside a page. The bytes in its last block show whose it is, unless they
+/// are in the first page of that block.
+#[test]
+fn an_append_that_stops_inside_a_page_is_undone() {
+    const PLAIN: u64 = 5000;
+    let stored = PLAIN + 9;
+    let (start, mut old) = prepared(PLAIN);
+    let (mut undone, mut stays) = (0, 0);
+    for is_whole in [true, false] {
+        for (pages, less) in (1..7).flat_map(|pages| [(pages, 100), (pages, 2000), (pages, 3900)]) {
+            let faults = Faults::new();
+            let below = start.fork(&faults);
+            let (_, file) = open(&journaled(below.clone(), PLAIN));
+            if is_whole {
+                file.write(&ROOT, &[5; 5000], 12 * PLAIN).unwrap();
+                old.resize(13 * PLAIN as usize, 5);
+            } else {
+                old.truncate((12 * PLAIN + PLAIN / 3) as usize);
+            }
+            faults.arm(Plan { count: Count::Changes, at: 2, fault: Fault::CrashInWrite { pages } });
+            file.write(&ROOT, &vec![7; 25_000], old.len() as u64).unwrap_err();
+            let mut new = old.clone();
+            new.resize(old.len() + 25_000, 7);
+            let below = below.recover(&Faults::new());
+            let vnode = below.root().lookup(&ROOT, name("f")).unwrap().unwrap().vnode;
+            let end = vnode.getattr(&ROOT).unwrap().size - less;
+            if end <= layout(PLAIN as u32).stored_size(old.len() as u64) || end.is_multiple_of(4096) {
+                continue;
+            }
+            vnode.setattr(&ROOT, &SetAttr { size: Some(end), ..SetAttr::default() }, None).unwrap();
+            let block = 18 + (end - 18) / stored * stored;
+            let first_of_write = 18 + (old.len() as u64).div_ceil(PLAIN) * stored;
+            let mounted = journaled(below, PLAIN);
+            if end / 4096 * 4096 <= block {
+                // It can be the short block that another program has appended.
+                assert!(open(&mounted).1.read(&ROOT, &mut [0; 5000], (block - 18) / stored * PLAIN).is_err());
+                stays += 1;
+                continue;
+            }
+            let size = check(&mounted, PLAIN, (&old, &new), &format!("{pages} pages"));
+            let whole = (first_of_write - 18) / stored * PLAIN;
+            assert!(size == old.len() as u64 || size == whole, "{size} bytes after {pages} pages");
+            undone += 1;
+        }
+    }
+    assert!(undone > 4 && stays > 0, "{undone} {stays}");
+}
+
+/// Without the journal, the first test would fail.
 #[test]
 fn without_a_journal_blocks_are_torn() {
     let plain = 5000;

@@ -98,6 +98,41 @@ fn a_file_that_was_changed_since_is_left_alone() {
     assert_eq!(kept.apply(2), Err("test.journal.2: no such journal".to_owned()));
 }
 
+/// A block that another program has cut off is not torn.
+#[test]
+fn what_another_program_has_cut_off_is_not_kept() {
+    let (start, old) = prepared(5000);
+    for (offset, len, cut, keeps) in
+        [(40_000, 5000, 12_500, false), (0, 20_000, 10_000, false), (0, 20_000, 12_500, true)]
+    {
+        let faults = Faults::new();
+        let below = start.fork(&faults);
+        let (_, file) = open(&journaled(below.clone(), 5000));
+        file.write(&ROOT, &[5], 0).unwrap();
+        faults.arm(Plan { count: Count::Changes, at: 2, fault: Fault::CrashInWrite { pages: 1 } });
+        file.write(&ROOT, &vec![7; len], offset).unwrap_err();
+        let below = below.recover(&Faults::new());
+        assert!(has_journal(&below));
+        let (vnode, file) = open(&layer(below.clone(), 5000));
+        let mut expected = old.clone();
+        Change::Truncate(cut).apply_to(&mut expected, None);
+        Change::Truncate(cut).apply(&*vnode, &*file).unwrap();
+        let kept = kept_journals(&below);
+        let mounted = journaled(below.clone(), 5000);
+        assert!(!has_journal(&below));
+        let whole = content(&mounted).unwrap();
+        assert_eq!(whole.len(), expected.len());
+        drop(mounted);
+        assert_eq!(kept.numbers(), Ok(if keeps { vec![1] } else { vec![] }), "{cut}");
+        if keeps {
+            // The block at the end can be torn. Restoring it leaves no torn block.
+            assert_eq!(kept.writes(1).unwrap()[0].bytes, 10_000..15_000);
+            assert_eq!(kept.apply(1).unwrap()[0].problem, None);
+            assert!(content(&journaled(below, 5000)).unwrap() == [7; 15_000]);
+        }
+    }
+}
+
 /// A crash at any step of a recovery, and of applying what it kept, loses nothing.
 #[test]
 fn keeping_can_be_interrupted() {

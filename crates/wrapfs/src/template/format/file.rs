@@ -212,7 +212,9 @@ impl<'f> FormatFile<'f> {
         let Some(header) = header.filter(|_| self.format.journal.is_some()) else { return Ok(None) };
         let mut bytes = self.buffer(old.len());
         bytes.copy_from_slice(old);
-        let change = Change { before: now, after: stored, size: stored, offset: start, len: old.len() };
+        // The record of the failed change may be applied first. It completes the last block.
+        let before = now.max(start + (old.len() as u64).next_multiple_of(self.layout().stored()));
+        let change = Change { before, after: stored, size: stored, offset: start, len: old.len() };
         let mut present = Scratch::take(old.len());
         let len = self.read_below(cx, &mut present, start)?;
         present.shorten(len);

@@ -276,6 +276,13 @@ impl Record {
         self.after < self.before && self.size == self.before
     }
 
+    /// Whether this is the undo of a failed change that had made the file longer, and the data has
+    /// its old end.
+    pub(super) fn is_undo(&self) -> bool {
+        let end = self.offset.saturating_add((self.len - self.head.min(self.len)).into());
+        self.size == self.after && self.after < self.before && end == self.size
+    }
+
     /// Returns the segments of the header that the file gets.
     pub(super) fn head_segments(&self) -> impl Iterator<Item = Range<u64>> {
         let head = u64::from(self.head);

@@ -52,6 +52,14 @@ pub(super) struct Target<'a> {
     pub(super) block: u64,
 }
 
+/// What a file contains in the place of a part.
+struct Present {
+    /// Where the blocks begin that contain bytes that are neither old nor new.
+    foreign: Vec<u64>,
+    /// Whether the file ends inside a segment that the change was writing.
+    ends_in_write: bool,
+}
+
 impl Target<'_> {
     /// Writes the data where the file contains bytes from before or after the change, and cuts off
     /// the blocks that the change added at the end. What else is there remains: another program was
@@ -59,9 +67,9 @@ impl Target<'_> {
     /// where the blocks of that begin, or the header.
     pub(super) fn restore(&self, cx: &Cx<'_>, change: &Interrupted) -> Result<Vec<u64>> {
         let Interrupted { record, head, blocks } = change;
-        let mut foreign = self.foreign_blocks(cx, record, blocks)?;
+        let Present { mut foreign, ends_in_write } = self.compare(cx, record, blocks)?;
         if record.head > 0 {
-            foreign.extend(self.foreign_blocks(cx, record, head)?);
+            foreign.extend(self.compare(cx, record, head)?.foreign);
             // The seal says what size the file has, and what all blocks are.
             if !record.explains(self.size) && foreign.is_empty() {
                 foreign.push(record.offset);
@@ -80,20 +88,26 @@ impl Target<'_> {
             set_size(self.vnode, self.file, cx, record.size)?;
             write_full(self.file, cx, &head.data, 0).1?;
         } else {
-            self.cut_off(cx, record, &foreign)?;
+            self.cut_off(cx, record, &foreign, ends_in_write)?;
         }
         Ok(foreign)
     }
 
     /// Cuts off the blocks that the change added at the end, but nothing up to the end of those of
     /// another program.
-    fn cut_off(&self, cx: &Cx<'_>, record: &Record, foreign: &[u64]) -> Result<()> {
+    fn cut_off(&self, cx: &Cx<'_>, record: &Record, foreign: &[u64], ends_in_write: bool) -> Result<()> {
         if !record.explains(self.size) || self.size <= record.size {
             return Ok(());
         }
-        // A write makes the file longer with its first byte, and a kill stops it at the end of a
-        // page. Another size was set by another program.
-        let is_of_write = self.size == record.after || self.size.is_multiple_of(PAGE);
+        // A write makes the file longer with its first byte, and normally a kill stops it at the
+        // end of a page. An undo begins with the size that the failed change has left, or with the
+        // end of the last old block if recovery has already cut off the new ones. Another size was
+        // set by another program.
+        let whole = record.offset.saturating_add(u64::from(record.total).next_multiple_of(self.block));
+        let is_of_write = ends_in_write
+            || self.size == record.after
+            || self.size.is_multiple_of(PAGE)
+            || (record.is_undo() && [record.before, whole].contains(&self.size));
         if !record.loses_writes() && (self.size <= record.offset || !is_of_write) {
             return Ok(());
         }
@@ -127,22 +141,31 @@ impl Target<'_> {
         Ok(present)
     }
 
-    /// Returns where the blocks begin that contain bytes that are neither old nor new.
-    fn foreign_blocks(&self, cx: &Cx<'_>, record: &Record, part: &Part) -> Result<Vec<u64>> {
+    /// Compares what the file contains with the marks of a part.
+    fn compare(&self, cx: &Cx<'_>, record: &Record, part: &Part) -> Result<Present> {
         let present = self.present(cx, part)?;
-        let (len, mut foreign) = (present.len(), Vec::new());
+        let (len, mut found) = (present.len(), Present { foreign: Vec::new(), ends_in_write: false });
+        // The last block that contains bytes that only the change has written.
+        let mut of_write = None;
         for (segment, mark) in &part.marked {
             let range = (segment.start - part.offset) as usize..(segment.end - part.offset) as usize;
             let bytes = present.get(range.start.min(len)..range.end.min(len)).unwrap_or_default();
-            let is_new = segment.start >= record.before;
-            let is_lost = is_new && (bytes.is_empty() || (record.loses_writes() && is_zero(bytes)));
-            if !is_lost && !is_expected(bytes, range.len(), *mark) {
-                let start = segment.start - (segment.start - part.offset) % self.block;
-                foreign.push(start);
+            let start = segment.start - (segment.start - part.offset) % self.block;
+            let is_cut_off = segment.start >= record.before && bytes.len() < range.len();
+            // Another program would have replaced the whole block.
+            found.ends_in_write |= is_cut_off && !bytes.is_empty() && of_write == Some(start);
+            let is_lost = segment.start >= record.before && record.loses_writes() && is_zero(bytes);
+            if is_cut_off && (bytes.is_empty() || of_write == Some(start)) || is_lost {
+                continue;
+            }
+            if !is_expected(bytes, range.len(), *mark) {
+                found.foreign.push(start);
+            } else if mark.new != mark.old && crc32c::crc32c(bytes) == mark.new {
+                of_write = Some(start);
             }
         }
-        foreign.dedup();
-        Ok(foreign)
+        found.foreign.dedup();
+        Ok(found)
     }
 
     /// Returns the record that brings what a change has in the place of `foreign` blocks, of all
@@ -150,13 +173,16 @@ impl Target<'_> {
     pub(super) fn kept(&self, cx: &Cx<'_>, change: &Interrupted, foreign: Option<&[u64]>) -> Result<Option<Box<Kept>>> {
         let Interrupted { record, head, blocks } = change;
         let end = record.offset + blocks.data.len() as u64;
+        let size = self.vnode.getattr(cx)?.size;
         let mut range = record.offset..end;
-        if let (Some(foreign), 0) = (foreign, record.head) {
-            let with_data = || foreign.iter().copied().filter(|start| (record.offset..end).contains(start));
-            let (Some(first), Some(last)) = (with_data().min(), with_data().max()) else { return Ok(None) };
+        if record.head == 0 {
+            // A block behind the end is not torn: another program has cut it off.
+            let step = usize::try_from(self.block).map_err(|_| Errno::IO)?;
+            let is_missing = |start: &u64| foreign.is_none_or(|foreign| foreign.contains(start));
+            let missing = || (record.offset..end.min(size)).step_by(step).filter(is_missing);
+            let (Some(first), Some(last)) = (missing().min(), missing().max()) else { return Ok(None) };
             range = first..end.min(last + self.block);
         }
-        let size = self.vnode.getattr(cx)?.size;
         let rest = (range.end - record.offset) % self.block;
         if record.head == 0 && rest > 0 && size > range.end {
             // The file has become longer, so this is no longer the last block.

@@ -58,6 +58,41 @@ pub(crate) fn crash_everywhere(
     }
 }
 
+/// Fails at every step of a change, and crashes at every change below from there on: also while the
+/// failed change is undone. Calls `then` with what a new server finds.
+pub(crate) fn fail_and_crash_everywhere(
+    mount: Mount<'_>,
+    change: &Change,
+    start: &Arc<MemFs>,
+    mut then: impl FnMut(Arc<MemFs>, &str),
+) {
+    let errors = [Fault::Error(Errno::NOSPC), Fault::ShortWrite { pages: 1, errno: Errno::NOSPC }];
+    let crashes = [Fault::Crash, Fault::CrashInWrite { pages: 1 }];
+    for (error, crash) in errors.into_iter().flat_map(|error| crashes.map(|crash| (error, crash))) {
+        for step in 1.. {
+            let mut fired = false;
+            for at in 1.. {
+                let plan = Faults::new();
+                let below = start.fork(&plan);
+                let mounted = mount(below.clone());
+                let (vnode, file) = open(&mounted);
+                let of_changes = |at, fault| Plan { count: Count::Changes, at, fault };
+                plan.arm_both(of_changes(step, error), of_changes(at, crash));
+                let _answer = change.apply(&*vnode, &*file);
+                fired |= plan.fired();
+                if !plan.crashed() {
+                    break;
+                }
+                let what = format!("{change:?}, {error:?} at {step}, {crash:?} {at} later");
+                then(below.recover(&Faults::new()), &what);
+            }
+            if !fired {
+                break;
+            }
+        }
+    }
+}
+
 /// Fails at every step of every change. The file is then as before, or as after a short write.
 pub(crate) fn fail_everywhere(mount: Mount<'_>, plain: u64, (start, old): (&Arc<MemFs>, &[u8])) {
     let errors = [
