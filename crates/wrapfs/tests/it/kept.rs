@@ -5,10 +5,10 @@ use crate::common::format::{Change, Summed, layer, layout, open, prepared, read_
 use crate::common::sealed::{self, sealed as sealed_layer};
 use crate::journal::{JOURNAL, has_journal, interrupted, journaled, rustix_uid};
 use conformance::fixture::{ROOT, name, names};
-use memfs::{Count, Fault, Faults, MemFs, Plan};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
 use wrapfs::hooks::Journal;
-use wrapfs::vnode::{Errno, Layer, OpenFlags, SetAttr, SetTime, Time, Vnode};
+use wrapfs::vnode::{Errno, Kind, Layer, OpenFlags, SetAttr, SetTime, Time, Vnode};
 use wrapfs::{KeptJournals, Template};
 
 /// Where the first stored block of `f` has bytes of the interrupted write.
@@ -39,6 +39,10 @@ fn torn() -> (Arc<MemFs>, Vec<u8>) {
     let (below, _, new) = interrupted();
     write(&below, "f", &[0x5a; 100], TORN);
     (below, new)
+}
+
+fn mount(below: &Arc<MemFs>) -> Result<Arc<dyn Layer>, String> {
+    crate::journal::kept(below.clone(), 5000, Journal::new(JOURNAL.as_bytes()))
 }
 
 fn content(mounted: &Arc<dyn Layer>) -> wrapfs::vnode::Result<Vec<u8>> {
@@ -190,6 +194,25 @@ fn the_number_of_kept_journals_is_bounded() {
         let time = Time { sec: if number == 7 { 5 } else { 1000 }, nsec: 0 };
         entry.vnode.setattr(&ROOT, &SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() }, None).unwrap();
     }
+    // Attempts that fail remove none of them, unless the last step fails: removing the journal.
+    let journals = |below: &Arc<MemFs>| -> Vec<(Vec<u8>, Vec<u8>)> {
+        let all = below.without_faults().dump().0.into_iter();
+        all.filter(|(name, _)| name.starts_with(JOURNAL.as_bytes())).map(|(name, node)| (name, node.data)).collect()
+    };
+    let (before, mut failed) = (journals(&below), 0);
+    for at in 1.. {
+        let faults = Faults::new();
+        let fork = below.fork(&faults);
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::IO) });
+        mount(&fork).unwrap_err();
+        let left = journals(&fork);
+        if left.iter().any(|(name, data)| name == b"test.journal.7" && !data.is_empty()) {
+            break;
+        }
+        assert!(left == before, "{at}");
+        failed += 1;
+    }
+    assert!(failed > 5, "{failed}");
     let mounted = journaled(below.clone(), 5000);
     assert_eq!(names(&mounted.root()), ["f"]);
     assert_eq!(mounted.root().mkdir(&ROOT, name("test.journal.16"), 0o755).map(|_| ()), Err(Errno::INVAL));
@@ -201,6 +224,68 @@ fn the_number_of_kept_journals_is_bounded() {
     assert_eq!(kept_journals(&below).writes(7).unwrap().len(), 1);
     assert_eq!(kept_journals(&below).numbers().unwrap().len(), 16);
     assert!(kept_journals(&below).writes(8).unwrap_err().contains("it is damaged"));
+}
+
+/// Other objects have the names of kept journals. The journal itself then remains, renamed.
+#[test]
+fn directories_with_the_names_of_kept_journals_stop_nothing() {
+    let (below, _) = torn();
+    let mkdir = |of: &str| below.root().mkdir(&ROOT, name(of), 0o755).unwrap();
+    (1..=15_u8).for_each(|number| drop(mkdir(&format!("{JOURNAL}.{number}"))));
+    mkdir("test.journal.new");
+    let before = read(&below, JOURNAL);
+    // One name is left.
+    let fork = below.fork(&Faults::new());
+    drop(mount(&fork).unwrap());
+    assert_eq!(kept_journals(&fork).writes(16).unwrap().len(), 1);
+    // That journal is not complete before it has its name, so it cannot be replaced either.
+    write(&fork, "f", &[0x5b; 100], 100);
+    let (entry, file) = fork.root().create(&ROOT, name(JOURNAL), 0o600, OpenFlags::RDWR).unwrap();
+    let owner = SetAttr { uid: Some(rustix_uid()), ..SetAttr::default() };
+    entry.vnode.setattr(&ROOT, &owner, None).unwrap();
+    file.write(&ROOT, &before, 0).unwrap();
+    drop(mount(&fork).unwrap());
+    assert_eq!(kept_journals(&fork).writes(16).unwrap().len(), 1);
+    assert!(!has_journal(&fork) && read(&fork, "test.journal.17") == before);
+    // None is left.
+    mkdir("test.journal.16");
+    drop(mount(&below).unwrap());
+    assert!(!has_journal(&below) && read(&below, "test.journal.17") == before);
+    // A directory in the place of the journal.
+    mkdir(JOURNAL);
+    drop(mount(&below).unwrap());
+    assert!(!has_journal(&below) && found(&below, "test.journal.18").kind() == Kind::Directory);
+}
+
+/// The only good copy is removed after the file is durable.
+#[test]
+fn what_is_restored_survives_a_power_failure() {
+    let below = MemFs::with(MemOptions { lose_data: true, ..MemOptions::default() }, &Faults::new());
+    let mounted = journaled(below.clone(), 5000);
+    let (_, file) = open(&mounted);
+    file.write(&ROOT, &[5; 30_000], 0).unwrap();
+    file.fsync(&ROOT, false).unwrap();
+    mounted.root().fsync(&ROOT, false).unwrap();
+    drop((mounted, file));
+    let (_, file) = open(&journaled(below.clone(), 5000));
+    file.write(&ROOT, &[5], 0).unwrap();
+    // The record and the blocks are written; the record is not cleared.
+    below.faults().arm(Plan { count: Count::Changes, at: 3, fault: Fault::Errors(Errno::IO) });
+    file.write(&ROOT, &[7; 20_000], 0).unwrap();
+    drop(file);
+    below.faults().reset();
+    assert!(has_journal(&below));
+    write(&below, "f", &[0x5a; 100], TORN);
+    found(&below, "f").open(&ROOT, OpenFlags::RDWR).unwrap().fsync(&ROOT, false).unwrap();
+    drop(mount(&below).unwrap());
+    // The kept journal is durable, too.
+    let below = below.recover(&Faults::new());
+    assert_eq!(kept_journals(&below).apply(1).unwrap()[0].problem, None);
+    assert_eq!(kept_journals(&below).numbers(), Ok(vec![]));
+    let below = below.recover(&Faults::new());
+    let mut block = vec![0; 5000];
+    assert_eq!(open(&journaled(below, 5000)).1.read(&ROOT, &mut block, 0), Ok(5000));
+    assert!(block == [7; 5000]);
 }
 
 #[test]

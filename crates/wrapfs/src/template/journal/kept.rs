@@ -12,10 +12,16 @@ use super::{FIRST_SLOT, Journal};
 use crate::hooks::{Journal as Setting, Layout};
 use std::ops::Range;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result};
+use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result};
 
 /// How many are kept. A further one replaces the oldest.
 const MOST: u32 = 16;
+
+/// What follows the journal's name in that of a kept journal that is not complete.
+const SPARE: &[u8] = b".new";
+
+/// The largest number of a journal that is moved aside when other objects have all lower ones.
+const MOST_ASIDE: u32 = 1000;
 
 /// What a record has for bytes that were not restored.
 pub(super) struct Kept(pub(super) Interrupted);
@@ -23,6 +29,8 @@ pub(super) struct Kept(pub(super) Interrupted);
 /// A kept journal that is being written.
 pub(super) struct KeptFile {
     file: Arc<dyn OpenFile>,
+    /// Its name until it is complete, and from then on.
+    present: Vec<u8>,
     name: Vec<u8>,
     slot: u64,
     next: u64,
@@ -30,8 +38,9 @@ pub(super) struct KeptFile {
 
 /// Whether a name is the one of a kept journal.
 pub(crate) fn is_kept(name: &[u8], journal: &[u8]) -> bool {
-    let number = name.strip_prefix(journal).and_then(|rest| rest.strip_prefix(b"."));
-    number.is_some_and(|number| (1..=MOST).any(|kept| kept.to_string().as_bytes() == number))
+    let Some(rest) = name.strip_prefix(journal) else { return false };
+    let is_number = |number: &[u8]| (1..=MOST).any(|kept| kept.to_string().as_bytes() == number);
+    rest == SPARE || rest.strip_prefix(b".").is_some_and(is_number)
 }
 
 impl Part {
@@ -60,8 +69,23 @@ impl KeptFile {
         Ok(())
     }
 
-    pub(super) fn sync(&self, cx: &Cx<'_>) -> Result<()> {
-        self.file.fsync(cx, false)
+    /// Makes it durable, and gives it its name.
+    pub(super) fn publish(&mut self, cx: &Cx<'_>, journal: &Journal) -> Result<()> {
+        let root = journal.lower.root();
+        self.file.fsync(cx, false)?;
+        if self.present != self.name {
+            root.rename(cx, Name::new(&self.present)?, &root, Name::new(&self.name)?, RenameFlags::default())?;
+            self.present.clone_from(&self.name);
+        }
+        root.fsync(cx, false)
+    }
+
+    /// Removes it: the journal still has all of it.
+    pub(super) fn discard(&self, cx: &Cx<'_>, journal: &Journal) {
+        let removed = Name::new(&self.present).and_then(|name| journal.lower.root().unlink(cx, name));
+        if let Err(errno) = removed {
+            tracing::warn!(%errno, "cannot remove {}, which is not complete", self.present.escape_ascii());
+        }
     }
 }
 
@@ -70,56 +94,82 @@ impl Journal {
         [&*self.setting.name, b".", number.to_string().as_bytes()].concat()
     }
 
-    /// Returns the numbers of the kept journals, and when they were written.
-    fn kept(&self, cx: &Cx<'_>) -> Result<Vec<(u32, vnode::Time)>> {
-        let root = self.lower.root();
-        let mut found = Vec::new();
+    /// Returns what has the name of the kept journal with this number.
+    fn kept(&self, cx: &Cx<'_>, number: u32) -> Result<Option<Entry>> {
+        self.lower.root().lookup(cx, Name::new(&self.kept_name(number))?)
+    }
+
+    /// Returns the number of a further kept journal, and whether it replaces another one: the
+    /// oldest, or a file that is none. `None` if objects that are no files have all names.
+    fn number_for_kept(&self, cx: &Cx<'_>) -> Result<Option<(u32, bool)>> {
+        let mut oldest = None;
         for number in 1..=MOST {
-            if let Some(entry) = root.lookup(cx, Name::new(&self.kept_name(number))?)? {
-                found.push((number, entry.attr.mtime));
+            let Some(entry) = self.kept(cx, number)? else { return Ok(Some((number, false))) };
+            if entry.vnode.kind() == Kind::Regular {
+                let age = (self.check_owner(&entry).is_ok(), entry.attr.mtime, number);
+                oldest = Some(oldest.map_or(age, |oldest: (_, _, _)| oldest.min(age)));
             }
         }
-        Ok(found)
+        Ok(oldest.map(|(_, _, number)| (number, true)))
     }
 
-    /// Returns an unused name for a kept journal. If all are used, the oldest journal is removed.
-    fn unused_name(&self, cx: &Cx<'_>) -> Result<Vec<u8>> {
-        let kept = self.kept(cx)?;
-        let unused = (1..=MOST).find(|number| kept.iter().all(|(used, _)| used != number));
-        let number = match (unused, kept.iter().min_by_key(|(number, time)| (*time, *number))) {
-            (Some(number), _) => number,
-            (None, Some((oldest, _))) => *oldest,
-            (None, None) => return Err(Errno::IO),
+    fn warn_of_replacing(name: &[u8]) {
+        let shown = name.escape_ascii();
+        tracing::warn!("{MOST} journals are kept: the oldest, {shown}, is replaced");
+    }
+
+    /// Renames the journal, and returns its new name. It may replace the oldest kept journal.
+    pub(super) fn move_aside(&self, cx: &Cx<'_>, may_replace: bool) -> Result<String> {
+        let root = self.lower.root();
+        let number = match self.number_for_kept(cx)? {
+            Some((number, replaces)) if may_replace || !replaces => {
+                if replaces {
+                    Self::warn_of_replacing(&self.kept_name(number));
+                }
+                number
+            }
+            _ => self.unused_number(cx)?,
         };
         let name = self.kept_name(number);
-        if unused.is_none() {
-            let shown = name.escape_ascii();
-            tracing::warn!("{MOST} journals are kept: the oldest, {shown}, is removed");
-            self.lower.root().unlink(cx, Name::new(&name)?)?;
-        }
-        Ok(name)
-    }
-
-    /// Renames the journal, and returns its new name.
-    pub(super) fn move_aside(&self, cx: &Cx<'_>) -> Result<String> {
-        let (root, name) = (self.lower.root(), self.unused_name(cx)?);
-        root.rename(
-            cx,
-            Name::new(&self.setting.name)?,
-            &root,
-            Name::new(&name)?,
-            RenameFlags { no_replace: true, ..RenameFlags::default() },
-        )?;
+        root.rename(cx, Name::new(&self.setting.name)?, &root, Name::new(&name)?, RenameFlags::default())?;
         Ok(name.escape_ascii().to_string())
     }
 
-    /// Creates a kept journal whose slots have at least `slot` bytes.
-    pub(super) fn create_kept(&self, cx: &Cx<'_>, slot: u64) -> Result<KeptFile> {
-        let (name, slot) = (self.unused_name(cx)?, slot.max(self.slot));
-        let (_, file) = self.lower.root().create(cx, Name::new(&name)?, 0o600, OpenFlags::RDWR)?;
+    /// Returns an unused number behind those of kept journals.
+    fn unused_number(&self, cx: &Cx<'_>) -> Result<u32> {
+        for number in MOST + 1..=MOST_ASIDE {
+            if self.kept(cx, number)?.is_none() {
+                return Ok(number);
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Creates a kept journal whose slots have at least `slot` bytes. `None` if objects that are no
+    /// files have all names.
+    pub(super) fn create_kept(&self, cx: &Cx<'_>, slot: u64) -> Result<Option<KeptFile>> {
+        let Some((number, replaces)) = self.number_for_kept(cx)? else { return Ok(None) };
+        let (root, name) = (self.lower.root(), self.kept_name(number));
+        let mut present = [&*self.setting.name, SPARE].concat();
+        match root.lookup(cx, Name::new(&present)?)? {
+            None => {}
+            // A recovery was interrupted.
+            Some(entry) if entry.vnode.kind() == Kind::Regular => root.unlink(cx, Name::new(&present)?)?,
+            Some(_) if replaces => return Ok(None),
+            Some(_) => present.clone_from(&name),
+        }
+        if replaces {
+            Self::warn_of_replacing(&name);
+        }
+        let slot = slot.max(self.slot);
+        let (_, file) = root.create(cx, Name::new(&present)?, 0o600, OpenFlags::RDWR)?;
+        let kept = KeptFile { file, present, name, slot, next: 0 };
         let header = record::file_header(record::Version::Two, self.layout, slot);
-        write_full(&*file, cx, &header, 0).1?;
-        Ok(KeptFile { file, name, slot, next: 0 })
+        let written = write_full(&*kept.file, cx, &header, 0).1;
+        if written.is_err() {
+            kept.discard(cx, self);
+        }
+        written.map(|()| Some(kept))
     }
 }
 
@@ -151,7 +201,7 @@ impl KeptJournals {
         (layout, fixed): (Layout, Option<usize>),
         owner: (u32, u32),
     ) -> Self {
-        Self(Journal::new(lower, Setting::new(name), (layout, fixed.unwrap_or(usize::MAX)), 0, owner))
+        Self(Journal::new(lower, Setting::new(name).durable(), (layout, fixed.unwrap_or(usize::MAX)), 0, owner))
     }
 
     /// Whether `name` is that of a kept journal of a layer with the journal `journal`.
@@ -165,7 +215,13 @@ impl KeptJournals {
     /// # Errors
     /// As [`vnode::Vnode::lookup`].
     pub fn numbers(&self) -> Result<Vec<u32>> {
-        self.0.kept(&self.0.own()).map(|kept| kept.into_iter().map(|(number, _)| number).collect())
+        let mut used = Vec::new();
+        for number in 1..=MOST {
+            if self.0.kept(&self.0.own(), number)?.is_some() {
+                used.push(number);
+            }
+        }
+        Ok(used)
     }
 
     /// Returns what one contains.

@@ -63,17 +63,19 @@ impl Journal {
             return Ok(());
         };
         if entry.vnode.kind() != Kind::Regular {
-            let kept = self.move_aside(&cx).map_err(|errno| failed("is no file, and cannot be renamed", errno))?;
+            let kept =
+                self.move_aside(&cx, false).map_err(|errno| failed("is no file, and cannot be renamed", errno))?;
             tracing::warn!("the journal {shown} is no regular file; it is now {kept}");
             return Ok(());
         }
         self.check_owner(&entry).map_err(|why| format!("journal {shown}: {why}"))?;
         let file = entry.vnode.open(&cx, OpenFlags::RDWR).map_err(|errno| failed("cannot be opened", errno))?;
-        match self.left(&cx, &*file).map_err(|errno| failed("cannot be read", errno))? {
-            Header::Short => {}
+        let is_needed = match self.left(&cx, &*file).map_err(|errno| failed("cannot be read", errno))? {
+            Header::Short => false,
             Header::Damaged => {
                 drop(file);
-                let kept = self.move_aside(&cx).map_err(|errno| failed("is damaged, and cannot be renamed", errno))?;
+                let kept =
+                    self.move_aside(&cx, true).map_err(|errno| failed("is damaged, and cannot be renamed", errno))?;
                 tracing::warn!("the journal {shown} is damaged: no interrupted write was restored; it is now {kept}");
                 return Ok(());
             }
@@ -84,10 +86,15 @@ impl Journal {
             }
             Header::Readable(left) => left.recover().map_err(|(number, errno)| match number {
                 Some(number) => failed(&format!("cannot restore the file with inode number {number}"), errno),
-                None => failed("cannot be read", errno),
+                None => failed("cannot be read, or what it has be kept", errno),
             })?,
-        }
+        };
         drop(file);
+        if is_needed {
+            let kept = self.move_aside(&cx, false).map_err(|errno| failed("cannot be renamed", errno))?;
+            tracing::warn!("other objects have all names for a kept journal: the journal {shown} is now {kept}");
+            return Ok(());
+        }
         root.unlink(&cx, name).map_err(|errno| failed("cannot be removed", errno))
     }
 
@@ -139,10 +146,11 @@ impl Journal {
 }
 
 impl Left<'_> {
-    /// Applies all records. An error comes with the number of the file that it is about.
-    fn recover(&self) -> core::result::Result<(), (Option<u64>, Errno)> {
-        let mut aside = None;
-        self.each(|record, outcome| {
+    /// Applies all records. Returns whether the journal has something that could not be kept in
+    /// another one. An error comes with the number of the file that it is about.
+    fn recover(&self) -> core::result::Result<bool, (Option<u64>, Errno)> {
+        let (mut aside, mut is_needed) = (None, false);
+        let applied = self.each(|record, outcome| {
             let inode = record.number;
             match outcome {
                 Outcome::Applied => tracing::info!(inode, "completed or undid a write that was interrupted"),
@@ -151,33 +159,38 @@ impl Left<'_> {
                     let path = self.journal.path_below(self.cx, inode);
                     tracing::warn!(inode, "{path}: an interrupted write was not restored: {why}");
                 }
-                Outcome::Foreign(kept) => self.report_foreign(inode, kept, &mut aside)?,
+                Outcome::Foreign(kept) => is_needed |= !self.report_foreign(inode, kept, &mut aside)?,
             }
             Ok(())
-        })?;
-        match aside {
-            Some(file) if self.journal.is_durable() => file.sync(self.cx).map_err(|errno| (None, errno)),
-            _ => Ok(()),
+        });
+        let Some(aside) = &mut aside else { return applied.map(|()| is_needed) };
+        let done = applied.and_then(|()| aside.publish(self.cx, self.journal).map_err(|errno| (None, errno)));
+        if done.is_err() {
+            aside.discard(self.cx, self.journal);
         }
+        done.map(|()| is_needed)
     }
 
     /// Reports that bytes of a file are neither old nor new, and keeps what the record has for
-    /// their place.
-    fn report_foreign(&self, inode: u64, kept: Option<Box<Kept>>, aside: &mut Option<KeptFile>) -> Result<()> {
+    /// their place. Returns false if that is not possible.
+    fn report_foreign(&self, inode: u64, kept: Option<Box<Kept>>, aside: &mut Option<KeptFile>) -> Result<bool> {
         let path = self.journal.path_below(self.cx, inode);
         let why = "other bytes than those before and after it are in their place, and stay";
         let Some(kept) = kept else {
             tracing::warn!(inode, "{path}: an interrupted write was not undone: {why}");
-            return Ok(());
+            return Ok(true);
         };
-        let file = match aside {
-            Some(file) => file,
-            None => aside.insert(self.journal.create_kept(self.cx, self.slot)?),
+        if aside.is_none() {
+            *aside = self.journal.create_kept(self.cx, self.slot)?;
+        }
+        let Some(file) = aside else {
+            tracing::warn!(inode, "{path}: an interrupted write was not restored: {why}");
+            return Ok(false);
         };
         file.add(self.cx, &kept)?;
         let name = file.name();
         tracing::warn!(inode, "{path}: an interrupted write was not restored: {why}; what it wrote is kept in {name}");
-        Ok(())
+        Ok(true)
     }
 
     /// Applies each record, and calls `then` with what became of it.
