@@ -87,13 +87,17 @@ fn apply(args: &VolumeArgs, number: u32) -> Result<(), Failure> {
 }
 
 fn as_text(write: &KeptWrite) -> String {
-    let KeptWrite { path, inode, bytes, problem } = write;
+    let KeptWrite { path, inode, bytes, replaces_seal, problem } = write;
     let last = bytes.end.saturating_sub(1);
+    let whole = if *replaces_seal { ", and the seal of the whole file" } else { "" };
     let problem = problem.map(|why| format!(": {why}")).unwrap_or_default();
-    format!("{path} (inode {inode}): bytes {} to {last}{problem}", bytes.start)
+    format!("{path} (inode {inode}): bytes {} to {last}{whole}{problem}", bytes.start)
 }
 
 fn as_json(write: &KeptWrite) -> Value {
-    let KeptWrite { path, inode, bytes, problem } = write;
-    json!({ "path": path, "inode": inode, "first": bytes.start, "end": bytes.end, "problem": problem })
+    let KeptWrite { path, inode, bytes, replaces_seal, problem } = write;
+    let (first, end) = (bytes.start, bytes.end);
+    json!({
+        "path": path, "inode": inode, "first": first, "end": end, "replaces_seal": replaces_seal, "problem": problem
+    })
 }

@@ -74,6 +74,7 @@ fn a_page_that_was_torn_can_be_restored() {
     let writes = kept.writes(1).unwrap();
     assert_eq!(writes.len(), 1);
     let first = &writes[0];
+    assert!(!first.replaces_seal);
     assert_eq!((&*first.path, first.bytes.clone(), first.problem), ("f", 0..5000, None));
     assert_eq!(first.inode, found(&below, "f").id());
     assert_eq!(kept.apply(1).unwrap(), writes);
@@ -298,6 +299,18 @@ fn a_damaged_journal_is_moved_aside() {
     assert!(read(&below, "test.journal.1") == before);
 }
 
+/// Bytes that its checksum does not cover.
+#[test]
+fn a_journal_with_a_damaged_header_is_not_of_another_version() {
+    for at in 28..32 {
+        let (below, ..) = interrupted();
+        write(&below, JOURNAL, b"?", at);
+        drop(mount(&below).unwrap());
+        assert!(!has_journal(&below));
+        assert_eq!(kept_journals(&below).numbers(), Ok(vec![1]));
+    }
+}
+
 #[test]
 fn a_journal_that_is_no_file_is_moved_aside() {
     let (below, ..) = interrupted();
@@ -336,6 +349,7 @@ fn a_sealed_file_is_restored_as_a_whole() {
         let owner = (rustix_uid(), rustix::process::getegid().as_raw());
         let fixed = Some(crate::common::format::ID);
         let kept = KeptJournals::new(below.clone(), sealed::JOURNAL, (sealed::layout(5000), fixed), owner);
+        assert!(kept.writes(1).unwrap()[0].replaces_seal);
         assert_eq!(kept.apply(1).unwrap()[0].problem, None, "{torn_at}");
         let mut expected = vec![7; 20_000];
         expected.resize(30_000, 5);
@@ -392,7 +406,7 @@ fn version_1_is_not_applied_to_a_file_that_was_changed_later() {
     let set = |sec| SetAttr { mtime: Some(SetTime::At(Time { sec, nsec: 0 })), ..SetAttr::default() };
     found(&below, "f").setattr(&ROOT, &set(1), None).unwrap();
     let changed = found(&below, "f").getattr(&ROOT).unwrap().ctime.sec.cast_unsigned();
-    as_version_1(&below, changed.saturating_sub(400));
+    as_version_1(&below, changed.saturating_sub(6));
     let before = read(&below, "f");
     drop(journaled(below.clone(), 5000));
     assert!(read(&below, "f") == before);
@@ -400,6 +414,20 @@ fn version_1_is_not_applied_to_a_file_that_was_changed_later() {
     assert_eq!(kept.writes(1).unwrap()[0].bytes, 0..20_000);
     assert_eq!(kept.apply(1).unwrap()[0].problem, None);
     assert!(content(&journaled(below, 5000)).unwrap() == new);
+}
+
+/// A recovery that failed later has changed the file.
+#[test]
+fn version_1_can_be_recovered_again() {
+    let (below, _, new) = interrupted();
+    let applied = below.fork(&Faults::new());
+    drop(mount(&applied).unwrap());
+    write(&below, "f", &read(&applied, "f"), 0);
+    let changed = found(&below, "f").getattr(&ROOT).unwrap().ctime.sec.cast_unsigned();
+    as_version_1(&below, changed.saturating_sub(400));
+    assert!(content(&mount(&below).unwrap()).unwrap() == new);
+    assert!(!has_journal(&below));
+    assert_eq!(kept_journals(&below).numbers(), Ok(vec![]));
 }
 
 /// Zeros behind the old end were written by another program, unless the machine lost power.

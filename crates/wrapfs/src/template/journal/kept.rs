@@ -186,6 +186,9 @@ pub struct KeptWrite {
     pub inode: u64,
     /// Which plain bytes were to be written.
     pub bytes: Range<u64>,
+    /// Whether the file has a seal. Restoring the write then replaces the seal, too: other blocks
+    /// that were changed between the write and the recovery no longer fit it, and can't be read.
+    pub replaces_seal: bool,
     /// Why the bytes can't be restored. `None` if they can be, or were.
     pub problem: Option<&'static str>,
 }
@@ -281,7 +284,8 @@ impl KeptJournals {
         let layout = self.0.layout;
         let end = record.offset.saturating_add(record.total.into());
         let bytes = layout.plain_size(record.offset)..layout.plain_size(end);
-        KeptWrite { path: self.0.path_below(cx, record.number), inode: record.number, bytes, problem }
+        let (inode, replaces_seal) = (record.number, record.head > 0);
+        KeptWrite { path: self.0.path_below(cx, inode), inode, bytes, replaces_seal, problem }
     }
 }
 

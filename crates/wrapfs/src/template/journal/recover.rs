@@ -13,8 +13,10 @@ use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, Result, Set
 const OWNER_WRITES: u32 = 0o200;
 
 /// A record of version 1 is not applied to a file that was changed more than this many seconds
-/// after the time in the record. It has no checksums of the bytes before the change.
-const SOON: i64 = 300;
+/// after the time in the record, that of the begin of the change. It has no checksums of the bytes
+/// before the change, so the time must tell whether another program has changed the file. If a
+/// recovery wrote a part of the data and failed, the next one keeps the data, too.
+const SOON: i64 = 5;
 
 /// What became of a record.
 pub(super) enum Outcome {
@@ -290,6 +292,9 @@ impl Left<'_> {
         let target = Target { vnode: &*vnode, file: &*file, size: attr.size, block: journal.layout.stored() };
         if let Some(time) = record.time {
             if attr.ctime.sec.saturating_sub(time.cast_signed()) > SOON || !record.explains(attr.size) {
+                if target.has_data(cx, &change)? {
+                    return Ok(Outcome::Applied);
+                }
                 return Ok(Outcome::Foreign(target.kept(cx, &change, None)?));
             }
             target.mark(cx, &mut change)?;

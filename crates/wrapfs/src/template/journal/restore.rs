@@ -141,6 +141,16 @@ impl Target<'_> {
         Ok(present)
     }
 
+    /// Whether the file contains all data of a change: a recovery that failed later has written it.
+    pub(super) fn has_data(&self, cx: &Cx<'_>, change: &Interrupted) -> Result<bool> {
+        for part in [&change.head, &change.blocks] {
+            if self.present(cx, part)?.get(..part.data.len()) != Some(&part.data) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Compares what the file contains with the marks of a part.
     fn compare(&self, cx: &Cx<'_>, record: &Record, part: &Part) -> Result<Present> {
         let present = self.present(cx, part)?;
