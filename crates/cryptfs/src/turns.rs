@@ -1,23 +1,48 @@
-//! Whose passphrase is tried: one at a time, since each takes much memory and time.
+//! Whose passphrase is tried: one at a time, since each takes much memory and time. Users take
+//! turns, so that one who asks often does not hold up the others.
 
 use core::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use vnode::{Cx, Errno, Result};
 
-/// Maximum number of passphrases of one user that are tried or wait for that.
+/// Maximum number of passphrases of one user that are tried or wait for that. Root is always
+/// admitted.
 const PER_USER: usize = 4;
-/// The same for all users. Root is always admitted.
+/// The same for all users but root.
 const IN_ALL: usize = 64;
 /// How soon a waiting request notices that its caller has given up.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The requests that try a passphrase, in order of arrival: the user and a number of each. The
-/// first one has its turn.
+/// A request that tries a passphrase.
+#[derive(Debug)]
+struct Request {
+    uid: u32,
+    number: u64,
+    /// In each round, one request of each user has its turn.
+    round: u64,
+}
+
+/// The requests in the order of their rounds, and in each round of their arrival. The first one has
+/// its turn.
 #[derive(Debug, Default)]
 struct Queue {
-    requests: VecDeque<(u32, u64)>,
+    requests: VecDeque<Request>,
     next: u64,
+}
+
+impl Queue {
+    /// Adds a request, and returns its number.
+    fn add(&mut self, uid: u32) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let present = self.requests.front().map_or(0, |first| first.round);
+        let last = self.requests.iter().rfind(|request| request.uid == uid);
+        let round = last.map_or(present, |last| last.round + 1);
+        let at = self.requests.partition_point(|request| request.round <= round);
+        self.requests.insert(at, Request { uid, number, round });
+        number
+    }
 }
 
 /// Lets one request at a time try a passphrase.
@@ -42,7 +67,7 @@ impl Turns {
     pub(crate) fn take(&self, cx: &Cx<'_>) -> Result<Turn<'_>> {
         let turn = self.join(cx.caller())?;
         let mut queue = self.queue.lock();
-        while queue.requests.front().is_some_and(|(_, number)| *number != turn.number) {
+        while queue.requests.front().is_some_and(|first| first.number != turn.number) {
             self.ended.wait_for(&mut queue, PATIENCE);
             if let Err(errno) = cx.check() {
                 // The end of the turn takes the lock.
@@ -56,20 +81,17 @@ impl Turns {
 
     fn join(&self, uid: u32) -> Result<Turn<'_>> {
         let mut queue = self.queue.lock();
-        let of_user = queue.requests.iter().filter(|(user, _)| *user == uid).count();
-        if of_user >= PER_USER || (queue.requests.len() >= IN_ALL && uid != 0) {
+        let of_user = queue.requests.iter().filter(|request| request.uid == uid).count();
+        if uid != 0 && (of_user >= PER_USER || queue.requests.len() >= IN_ALL) {
             return Err(Errno::BUSY);
         }
-        let number = queue.next;
-        queue.next += 1;
-        queue.requests.push_back((uid, number));
-        Ok(Turn { turns: self, number })
+        Ok(Turn { turns: self, number: queue.add(uid) })
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turns.queue.lock().requests.retain(|(_, number)| *number != self.number);
+        self.turns.queue.lock().requests.retain(|request| request.number != self.number);
         self.turns.ended.notify_all();
     }
 }
@@ -97,7 +119,24 @@ mod tests {
                 }
             }
         }
-        held.push(turns.join(0).unwrap());
+        // Root is always admitted.
+        held.extend((0..2 * PER_USER).map(|_| turns.join(0).unwrap()));
+    }
+
+    #[test]
+    fn users_take_turns() {
+        let mut queue = Queue::default();
+        [1, 1, 1, 1, 2, 3, 2].into_iter().for_each(|uid| {
+            queue.add(uid);
+        });
+        let order = |queue: &Queue| queue.requests.iter().map(|request| request.uid).collect::<Vec<_>>();
+        assert_eq!(order(&queue), [1, 2, 3, 1, 2, 1, 1]);
+        // A later request waits for one of each user at most, and not before the first.
+        queue.requests.drain(..3);
+        queue.add(4);
+        assert_eq!(order(&queue), [1, 2, 4, 1, 1]);
+        queue.add(4);
+        assert_eq!(order(&queue), [1, 2, 4, 1, 4, 1]);
     }
 
     #[test]

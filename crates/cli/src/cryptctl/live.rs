@@ -9,7 +9,12 @@ use cryptfs::{ADD, AddRequest, DELETE, Held, KeySource, LIST, RESET};
 use fuse::control::Error;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a command is repeated while too many passphrases of the user are being tried, and the
+/// pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Arguments of `cryptctl add`.
 #[derive(Debug, Args)]
@@ -156,7 +161,14 @@ fn count(mount: &Path, reply: &[u8]) -> Result<u64, Failure> {
 }
 
 fn send(mount: &Path, command: &str, input: &[u8]) -> Result<Vec<u8>, Failure> {
-    channel::call(mount, command, input).map_err(|error| refusal(mount, command, error))
+    let begin = Instant::now();
+    loop {
+        match channel::call(mount, command, input) {
+            // Other passphrases of the user are being tried.
+            Err(Error::Refused(Errno::BUSY)) if begin.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            answer => return answer.map_err(|error| refusal(mount, command, error)),
+        }
+    }
 }
 
 /// Whether the session of this process has an ID in its PID namespace (getsid(2)).
