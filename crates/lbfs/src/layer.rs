@@ -99,6 +99,12 @@ impl LbFs {
     pub(crate) fn known(&self) -> usize {
         self.fs.table.len()
     }
+
+    /// Number of cached directory listings.
+    #[cfg(test)]
+    pub(crate) fn listings(&self) -> usize {
+        self.fs.listings.len()
+    }
 }
 
 /// Opens all replicas in parallel. Returns the indices and errors of those that can't be opened.

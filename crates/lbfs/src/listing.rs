@@ -35,7 +35,7 @@ impl Listing {
     }
 
     /// Returns the entries after a cookie.
-    pub(crate) fn after(&self, cookie: u64) -> impl ExactSizeIterator<Item = Result<DirEntry<'_>>> {
+    pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = Result<DirEntry<'_>>> {
         let first = self.entries.partition_point(|item| item.cookie <= cookie);
         self.entries.get(first..).unwrap_or_default().iter().map(|item| {
             let name = Name::new(self.names.get(item.name.clone()).unwrap_or_default())?;
@@ -64,5 +64,10 @@ impl Listings {
 
     pub(crate) fn remove(&self, dir: u64) {
         self.0.lock().retain(|(of, _)| *of != dir);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
     }
 }

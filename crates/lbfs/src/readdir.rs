@@ -29,15 +29,13 @@ impl Node {
                 fresh
             }
         };
-        let rest = listing.after(cookie);
-        if rest.len() == 0 {
-            self.fs.listings.remove(self.number());
-        }
-        for entry in rest {
+        for entry in listing.after(cookie) {
             if !sink(&entry?) {
-                break;
+                return Ok(());
             }
         }
+        // Nobody needs to ask for what follows the last entry.
+        self.fs.listings.remove(self.number());
         Ok(())
     }
 

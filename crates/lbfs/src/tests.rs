@@ -54,3 +54,31 @@ fn a_deep_tree_is_dropped_without_recursion() {
         std::thread::yield_now();
     }
 }
+
+/// The server need not ask for what follows the last entry.
+#[test]
+fn a_listing_is_freed_at_its_last_entry() {
+    let tree = MemFs::new();
+    for i in 0..5 {
+        tree.root().mknod(&CX, Name::new(format!("f{i}").as_bytes()).unwrap(), 0o100_644, 0).unwrap();
+    }
+    let fs = over(&tree);
+    let (mut cookie, mut seen) = (0, 0);
+    let mut list = |cookie: &mut u64, most: usize| {
+        let mut left = most;
+        fs.root()
+            .readdir(&CX, *cookie, &mut |entry| {
+                if left == 0 {
+                    return false;
+                }
+                (*cookie, left, seen) = (entry.cookie, left - 1, seen + 1);
+                true
+            })
+            .unwrap();
+        fs.listings()
+    };
+    assert_eq!(list(&mut cookie, 2), 1);
+    assert_eq!(list(&mut cookie, 2), 1);
+    assert_eq!(list(&mut cookie, 2), 0);
+    assert_eq!(seen, 5);
+}
