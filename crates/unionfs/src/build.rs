@@ -94,6 +94,7 @@ impl Unionfs {
                 why_not_written(&cx, &first.state.root, &first.state.path, errno)
             })
         })?;
+        logs.write_copies(&cx);
         let set = BranchSet::new(BranchSet::FIRST, members);
         let core = Arc::new(Core::new(set, options, Identity::new(known, logs)));
         let set = core.branches.get();

@@ -623,7 +623,9 @@ impl Core {
             let found = next.sources.iter().find(|(id, _)| *id == member.id).map(|(_, source)| source);
             files.push(match found {
                 Some(source) => source.open(cx, state, &known.tags, &below).map_err(refused)?,
-                None => LogFile::new((state.root.clone(), state.path.clone()), state.tag, state.tags.clone()),
+                None => {
+                    LogFile::new((state.root.clone(), state.path.clone()), state.tag, state.tags.clone()).above(&below)
+                }
             });
         }
         let mut opened = Logs::new(files, known.tags.clone());
@@ -646,6 +648,7 @@ impl Core {
         } else {
             self.identity.write_first(cx, first.state.tag, (&known.tags, &tags), &aliases).map_err(refused)?;
         }
+        opened.write_copies(cx);
         Ok((known, opened))
     }
 

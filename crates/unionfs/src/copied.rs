@@ -31,21 +31,33 @@ impl Copied {
         let knows = |fingerprint: u64| branches().any(|known| known == fingerprint);
         let is_new = own.is_some_and(|own| branches().next().is_some() && !knows(own));
         let recorded = tags.get(&COPY);
-        // The record of a copy that was copied again is about the other one.
+        let is_old_below = || below.iter().all(|below| below.is_some_and(knows));
+        // The record of a copy that was copied again is about the other one. Without a fingerprint,
+        // this branch can be such a copy.
         match recorded.filter(|_| !is_new).map(|record| Self::decode(&record.path)) {
+            Some(_) if own.is_none() => Some(Self { at: None, old_below: is_old_below() }),
             Some(Some(copied)) => Some(copied),
             Some(None) => Some(Self { at: None, old_below: false }),
-            None if is_new => Some(Self { at: None, old_below: below.iter().all(|below| below.is_some_and(knows)) }),
+            None if is_new => Some(Self { at: None, old_below: is_old_below() }),
             None => None,
         }
     }
 
     /// Returns the record that the branch was recognised now, if there is none.
-    pub(crate) fn renewed(tags: &BTreeMap<u16, Tagged>, own: Option<u64>, below: &[Option<u64>]) -> Option<Record> {
+    ///
+    /// `changed`: a time after the copying, by the clock of the file system. It can be ahead of the
+    /// system clock, and times of birth are compared with the record.
+    pub(crate) fn renewed(
+        tags: &BTreeMap<u16, Tagged>,
+        own: Option<u64>,
+        below: &[Option<u64>],
+        changed: Time,
+    ) -> Option<Record> {
+        own?;
         let Self { old_below, .. } = Self::of(tags, own, below).filter(|copied| copied.at.is_none())?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sec = i64::try_from(since.as_secs()).unwrap_or_default();
-        let now = Self { at: Some(Time { sec, nsec: since.subsec_nanos() }), old_below };
+        let now = Self { at: Some(Time { sec, nsec: since.subsec_nanos() }.max(changed)), old_below };
         Some(Record::Tag { tag: COPY, branch: Tagged { path: now.encode(), fingerprint: None } })
     }
 
@@ -97,15 +109,33 @@ mod tests {
         for (below, old_below) in [(&[Some(2)][..], true), (&[Some(2), Some(9)], false), (&[None], false)] {
             assert_eq!(Copied::of(&tags, Some(3), below), copied(old_below));
         }
-        let Some(Record::Tag { tag, branch }) = Copied::renewed(&tags, Some(3), &[Some(2)]) else { panic!() };
+        let changed = Time::default();
+        let Some(Record::Tag { tag, branch }) = Copied::renewed(&tags, Some(3), &[Some(2)], changed) else { panic!() };
         tags.insert(tag, branch);
         tags.insert(3, tagged(3));
         let recognised = Copied::of(&tags, Some(3), &[Some(9)]).unwrap();
         assert!(recognised.at.is_some() && recognised.old_below);
-        assert_eq!(Copied::renewed(&tags, Some(3), &[]), None);
+        assert_eq!(Copied::renewed(&tags, Some(3), &[], changed), None);
         // A copy of the copy is another one.
         assert_eq!(Copied::of(&tags, Some(4), &[Some(2), Some(3)]), copied(true));
-        assert!(Copied::renewed(&tags, Some(4), &[]).is_some());
+        assert!(Copied::renewed(&tags, Some(4), &[], changed).is_some());
+        // Without a fingerprint, it can be any copy of the copy.
+        for (below, old_below) in [(Some(2), true), (Some(9), false), (None, false)] {
+            assert_eq!(Copied::of(&tags, None, &[below]), copied(old_below));
+        }
+        assert_eq!(Copied::renewed(&tags, None, &[], changed), None);
+    }
+
+    /// The clock of the file system is ahead, or was so when the copy was made.
+    #[test]
+    fn a_copy_is_recorded_after_it_was_made() {
+        let tags: BTreeMap<u16, Tagged> = [(1, tagged(1))].into();
+        let ahead = Time { sec: i64::MAX / 2, nsec: 7 };
+        for (changed, is_ahead) in [(ahead, true), (Time::default(), false)] {
+            let Some(Record::Tag { branch, .. }) = Copied::renewed(&tags, Some(2), &[], changed) else { panic!() };
+            let at = Copied::decode(&branch.path).and_then(|copied| copied.at).unwrap();
+            assert_eq!(at == ahead, is_ahead);
+        }
     }
 
     /// Earlier versions recorded no time.
@@ -114,6 +144,6 @@ mod tests {
         let old = Tagged { path: Vec::new(), fingerprint: None };
         let tags: BTreeMap<u16, Tagged> = [(1, tagged(1)), (COPY, old)].into();
         assert_eq!(Copied::of(&tags, Some(1), &[Some(1)]), Some(Copied { at: None, old_below: false }));
-        assert!(Copied::renewed(&tags, Some(1), &[]).is_some());
+        assert!(Copied::renewed(&tags, Some(1), &[], Time::default()).is_some());
     }
 }

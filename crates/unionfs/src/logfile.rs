@@ -8,7 +8,7 @@ use crate::times::preserving_times;
 use crate::trust::is_servers;
 use std::path::Path;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Cx, Errno, Kind, Name, OpenFlags, RenameFlags, Result, Time, Vnode};
 
 /// The name of the log.
 pub(crate) const IDENT: &[u8] = b".wh..wh.ident";
@@ -24,6 +24,8 @@ pub(crate) struct Loaded {
     pub(crate) known: Known,
     /// Its link counts are those of a whole union, as in version 1.
     pub(crate) is_old: bool,
+    /// The latest change time of the log and the root. A branch was copied before.
+    pub(crate) changed: Time,
     /// Number of good bytes.
     end: u64,
     /// Total number of bytes.
@@ -37,6 +39,7 @@ pub(crate) fn load(cx: &Cx<'_>, root: &Arc<dyn Vnode>, path: &Path) -> Result<Lo
     let mut loaded = Loaded::default();
     let Some(entry) = root.lookup(cx, Name::new(IDENT)?)? else { return Ok(loaded) };
     loaded.found = true;
+    loaded.changed = entry.attr.ctime.max(root.getattr(cx)?.ctime);
     let branch = path.display();
     if entry.vnode.kind() != Kind::Regular {
         tracing::warn!(%branch, "the identity log .wh..wh.ident is ignored: it is not a regular file");

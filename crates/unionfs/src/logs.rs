@@ -1,7 +1,7 @@
 //! The identity logs of a union's branches. Each record lies on the branch that it describes:
 //! docs/design/unionfs.md, "Records".
 
-use crate::copied::Copied;
+use crate::copied::{COPY, Copied};
 use crate::log::{Log, Record, Tagged};
 use crate::logfile::{create_log, load, open_log};
 use crate::tags::Tags;
@@ -27,11 +27,18 @@ pub(crate) struct LogFile {
     is_absent: bool,
     /// Tags that were assigned or renewed, but not written yet.
     fresh: Vec<Record>,
+    /// The fingerprints of the branches to the right; `None`: not known.
+    below: Vec<Option<u64>>,
 }
 
 impl LogFile {
     pub(crate) fn new((root, path): (Arc<dyn Vnode>, PathBuf), tag: u16, tags: Arc<RwLock<Tags>>) -> Self {
-        Self { root, path, tag, tags, log: None, is_absent: false, fresh: Vec::new() }
+        Self { root, path, tag, tags, log: None, is_absent: false, fresh: Vec::new(), below: vec![None] }
+    }
+
+    /// Notes the fingerprints of the branches to the right.
+    pub(crate) fn above(self, below: &[Option<u64>]) -> Self {
+        Self { below: below.to_vec(), ..self }
     }
 
     /// Adds tags, as the log has them, that are written before the next record.
@@ -49,12 +56,16 @@ impl LogFile {
 
     /// Appends records with one write.
     pub(crate) fn append(&mut self, cx: &Cx<'_>, records: &[&Record], branches: &BTreeMap<u16, Tagged>) -> Result<()> {
+        // A log that knows other branches, and not its own, is taken for that of a copy.
+        let own = self.tag_in_log(self.tag, branches);
         let mut translated = Vec::new();
         for record in records {
             translated.extend(self.translate(record, branches));
         }
-        self.open(cx, branches)?;
-        let fresh = std::mem::take(&mut self.fresh);
+        self.open(cx, branches, true)?;
+        let mut fresh = std::mem::take(&mut self.fresh);
+        // If the log ends within them, it must not know a copy without saying that it is one.
+        fresh.sort_by_key(|record| (!is_copy(record), !matches!(record, Record::Tag { tag, .. } if *tag == own)));
         let written = self.log.as_mut().ok_or(Errno::IO)?.append(cx, fresh.iter().chain(&translated));
         if written.is_err() {
             self.fresh = fresh;
@@ -77,11 +88,21 @@ impl LogFile {
         self.append(cx, &records.iter().collect::<Vec<_>>(), branches)
     }
 
-    fn open(&mut self, cx: &Cx<'_>, branches: &BTreeMap<u16, Tagged>) -> Result<()> {
+    /// Writes the record that the branch is a copy, if that was recognised now.
+    fn write_copy(&mut self, cx: &Cx<'_>, branches: &BTreeMap<u16, Tagged>) -> Result<()> {
+        self.open(cx, branches, false)?;
+        if self.fresh.iter().any(is_copy) { self.append(cx, &[], branches) } else { Ok(()) }
+    }
+
+    /// Opens the log. `create`: if there is none, it is created.
+    fn open(&mut self, cx: &Cx<'_>, branches: &BTreeMap<u16, Tagged>, create: bool) -> Result<()> {
         if self.log.is_some() {
             return Ok(());
         }
         if self.is_absent {
+            if !create {
+                return Ok(());
+            }
             match create_log(cx, &self.root) {
                 Err(Errno::EXIST) => {}
                 created => {
@@ -95,6 +116,10 @@ impl LogFile {
         if loaded.is_old {
             return Err(Errno::ROFS);
         }
+        if !loaded.found && !create {
+            self.is_absent = true;
+            return Ok(());
+        }
         self.log = Some(match loaded.found {
             false => create_log(cx, &self.root)?,
             true => open_log(cx, (&self.root, &self.path), &loaded)?,
@@ -105,8 +130,10 @@ impl LogFile {
         let missing = assigned.into_iter().filter(|(log, _)| is_missing(*log));
         let missing = missing.filter_map(|(tag, of)| Some(Record::Tag { tag, branch: branches.get(&of)?.clone() }));
         let own = branches.get(&self.tag).and_then(|branch| branch.fingerprint);
-        // The branches to its right are not known here.
-        self.fresh = missing.chain(Copied::renewed(&loaded.known.tags, own, &[None])).collect();
+        // The branch can have been recognised before, when its log could not be written.
+        let copy = Copied::renewed(&loaded.known.tags, own, &self.below, loaded.changed)
+            .map(|now| self.fresh.iter().find(|record| is_copy(record)).cloned().unwrap_or(now));
+        self.fresh = missing.chain(copy).collect();
         Ok(())
     }
 
@@ -155,6 +182,11 @@ impl LogFile {
         }
         assigned
     }
+}
+
+/// Whether a record says that the branch is a copy.
+const fn is_copy(record: &Record) -> bool {
+    matches!(record, Record::Tag { tag: COPY, .. })
 }
 
 /// The logs of the branches that are written, from left to right.
@@ -215,6 +247,20 @@ impl Logs {
     pub(crate) fn write_first(&mut self, cx: &Cx<'_>, tags: &[u16], records: &[Record]) -> Result<()> {
         let Some(file) = self.files.first_mut() else { return Ok(()) };
         file.write_tags(cx, (&self.branches, tags), records)
+    }
+
+    /// Records which branches turned out to be copies. A branch that can't be written now gets the
+    /// record with its next one.
+    pub(crate) fn write_copies(&mut self, cx: &Cx<'_>) {
+        for file in &mut self.files {
+            match file.write_copy(cx, &self.branches) {
+                Ok(()) | Err(Errno::ROFS) => {}
+                Err(errno) => tracing::warn!(
+                    branch = %file.path.display(), %errno,
+                    "could not record in .wh..wh.ident that the branch is a copy: a commit compares modification times"
+                ),
+            }
+        }
     }
 
     /// As [`Self::write_first`], for the branch with the tag `first`, which is to be the leftmost.

@@ -60,9 +60,9 @@ impl Source {
             let branch = branches.get(&self.tags.union_tag(tag)?)?;
             (branch != known).then(|| Record::Tag { tag, branch: branch.clone() })
         });
-        let renewed = renewed.chain(Copied::renewed(known, self.fingerprint, below));
+        let renewed = renewed.chain(Copied::renewed(known, self.fingerprint, below, self.loaded.changed));
         let place = (self.root.clone(), self.path.clone());
-        let file = LogFile::new(place, state.tag, state.tags.clone()).with_fresh(renewed.collect());
+        let file = LogFile::new(place, state.tag, state.tags.clone()).above(below).with_fresh(renewed.collect());
         match self.loaded.found.then(|| open_log(cx, (&self.root, &self.path), &self.loaded)) {
             None => Ok(file.without_log()),
             Some(Err(Errno::ROFS)) => Ok(file),

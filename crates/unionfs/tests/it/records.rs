@@ -55,6 +55,13 @@ impl Bed {
         Unionfs::new(branches.split(':').map(|branch| self.branch(branch)).collect(), options).unwrap()
     }
 
+    /// Returns whether the first of these branches is a copy.
+    fn copied(&self, branches: &[&str]) -> Option<Copied> {
+        let open = |branch: &&str| self.branch(&format!("{branch}=ro"));
+        let pairs: Vec<_> = branches.iter().map(open).map(|branch| (branch.layer, branch.path)).collect();
+        unionfs::offline::copied(&CX, &pairs).unwrap()
+    }
+
     fn shell(&self, script: &str) {
         let done = Command::new("sh").args(["-ec", script]).current_dir(&*self.0).status().unwrap();
         assert!(done.success(), "{script}");
@@ -394,11 +401,7 @@ fn the_first_union_that_writes_a_copy_records_the_time() {
     let bed = Bed::new(&["a", "b"]);
     append(&bed.mount("a=rw:b=ro"), "f0", "+a");
     bed.shell("mkdir new; cp -a a new/a; cp -a a new/later; cp -a b new/b");
-    let copied = |branches: &[&str]| {
-        let open = |branch: &&str| bed.branch(&format!("{branch}=ro"));
-        let pairs: Vec<_> = branches.iter().map(open).map(|branch| (branch.layer, branch.path)).collect();
-        unionfs::offline::copied(&CX, &pairs).unwrap()
-    };
+    let copied = |branches: &[&str]| bed.copied(branches);
     assert_eq!(copied(&["a", "new/b"]), None);
     for (below, old_below) in [("b", true), ("new/b", false)] {
         assert_eq!(copied(&["new/a", below]).unwrap(), Copied { at: None, old_below });
@@ -422,6 +425,46 @@ fn the_first_union_that_writes_a_copy_records_the_time() {
     let changed = BranchChange::Mode(bed.0.join("new/later"), Mode::ReadWrite);
     union.change_branches(vec![changed], &POLICY).unwrap();
     assert!(copied(&["new/later"]).unwrap().at.is_some());
+}
+
+/// Also of one that is not the leftmost, and that the union changes nothing in.
+#[test]
+fn each_written_copy_is_recorded_at_once() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+    bed.shell("mkdir new; cp -a a b c new; cp -a b new/later; cp -a b new/full");
+    drop(bed.mount("new/a=rw:new/b=rw:new/c=ro"));
+    let recorded = bed.copied(&["new/b", "new/c"]).unwrap();
+    assert!(recorded.at.is_some() && !recorded.old_below);
+    let log = fs::metadata(bed.0.join("new/b/.wh..wh.ident")).unwrap().len();
+    drop(bed.mount("new/a=rw:new/b=rw:new/c=ro"));
+    assert_eq!(bed.copied(&["new/b", "new/c"]), Some(recorded));
+    assert_eq!(fs::metadata(bed.0.join("new/b/.wh..wh.ident")).unwrap().len(), log);
+    // One that becomes writable while the union is in use.
+    let union = bed.mount("new/a=rw:new/later=ro:c=ro");
+    let changed = BranchChange::Mode(bed.0.join("new/later"), Mode::ReadWrite);
+    union.change_branches(vec![changed], &POLICY).unwrap();
+    let recorded = bed.copied(&["new/later", "c"]).unwrap();
+    assert!(recorded.at.is_some() && recorded.old_below);
+    // A union without the branch's log creates none.
+    assert!(!bed.0.join("c/.wh..wh.ident").exists());
+    drop(bed.mount("a=rw:c=rw"));
+    assert!(!bed.0.join("c/.wh..wh.ident").exists());
+}
+
+/// Whatever its first record is about.
+#[test]
+fn an_original_is_no_copy() {
+    let bed = Bed::new(&["a", "b", "c"]);
+    fs::create_dir(bed.0.join("b/d")).unwrap();
+    fs::create_dir(bed.0.join("c/d")).unwrap();
+    fs::hard_link(bed.0.join("c/f0"), bed.0.join("c/d/f3")).unwrap();
+    let options = Options { delete: Delete::Whiteout, ..Options::default() };
+    let union = bed.mount_with("a=rw:b=rw:c=ro", options);
+    at(&*union, "d").unlink(&CX, name("f3")).unwrap();
+    drop(union);
+    assert!(bed.0.join("b/.wh..wh.ident").exists(), "the test needs a record in the log of b");
+    assert_eq!(bed.copied(&["b", "c"]), None);
 }
 
 /// What it says of link counts depends on all branches of the union that wrote it.
