@@ -12,7 +12,9 @@
 //!
 //! In a copy of an upper branch (`Copied`), the times of birth and change are those of the copying.
 //! Only records that were created after the copy was recognised have times of birth of their own.
-//! For the others, two times of the file below are compared:
+//! If such a record was modified before its birth, it can also have been restored from a backup
+//! into the same directory, and its modification time is compared too. For the other records, two
+//! times of the file below are compared:
 //!
 //! * its modification time with that of the upper branch's record: copies keep these;
 //! * its change time with that of the recognition. If the branches below are those of the original,
@@ -126,10 +128,12 @@ impl Branches {
         let Some(Born { born, modified }) = self.born(views, path)? else { return Ok(Vec::new()) };
         let as_born = Check { modified: merging, since: born };
         let Some(Copied { at, old_below }) = copied else { return Ok(vec![as_born]) };
+        let as_modified = Check { modified: true, since: born.min(modified) };
         if at.is_some_and(|at| born > at) {
-            return Ok(vec![as_born]);
+            let may_be_restored = modified < born;
+            return Ok([as_born].into_iter().chain(may_be_restored.then_some(as_modified)).collect());
         }
-        let mut checks = vec![Check { modified: true, since: born.min(modified) }];
+        let mut checks = vec![as_modified];
         let since = if old_below { Some(born) } else { at };
         checks.extend(since.filter(|_| !merging).map(|since| Check { modified: false, since }));
         Ok(checks)

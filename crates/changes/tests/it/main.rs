@@ -4,6 +4,7 @@
 mod case;
 #[path = "../../../unionfs/tests/it/common/mod.rs"]
 mod common;
+mod copies;
 mod faults;
 mod merge;
 mod model;
