@@ -11,8 +11,8 @@ use crate::common::untrusted;
 use conformance::fixture::{ROOT, name, names, user};
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use proptest::prelude::{any, proptest};
-use std::sync::Arc;
-use vnode::{Errno, Layer, OpenFlags, SetAttr, Vnode};
+use std::sync::{Arc, OnceLock};
+use vnode::{Errno, Layer, OpenFlags, Operation, SetAttr, Vnode};
 use wrapfs::Template;
 use wrapfs::hooks::Journal;
 
@@ -446,6 +446,38 @@ fn a_file_without_write_permission_is_restored() {
     let (vnode, file) = (mounted.root().lookup(&ROOT, name("f")).unwrap().unwrap(), open(&mounted).1);
     assert!(read_all(&*vnode.vnode, &*file).unwrap() == new);
     assert_eq!(vnode.attr.perm(), 0o400);
+}
+
+/// The root keeps its time when the journal is created, but not over the time of a user's change.
+#[test]
+fn creating_the_journal_keeps_the_times_of_other_changes() {
+    let prepare = || {
+        let below = MemFs::new();
+        let mounted = kept(below.clone(), 100, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
+        let (_, file) = open(&mounted);
+        (below, mounted, file)
+    };
+    let mtime = |below: &Arc<MemFs>| below.without_faults().root().getattr(&ROOT).unwrap().mtime;
+    let (below, _mounted, file) = prepare();
+    let before = mtime(&below);
+    below.faults().record();
+    file.write(&ROOT, &[1; 500], 0).unwrap();
+    assert!(has_journal(&below));
+    assert_eq!(mtime(&below), before);
+    let log = below.faults().log();
+    let synced = log.iter().position(|op| *op == Operation::Fsync).unwrap() as u64 + 1;
+    for at in [synced, synced + 1] {
+        let (below, _mounted, file) = prepare();
+        let (of_user, users) = (Arc::new(OnceLock::new()), below.clone());
+        let seen = of_user.clone();
+        below.faults().call_at(at, move || {
+            let root = users.without_faults().root();
+            root.mkdir(&ROOT, name("theirs"), 0o755).unwrap();
+            seen.set(root.getattr(&ROOT).unwrap().mtime).unwrap();
+        });
+        file.write(&ROOT, &[1; 500], 0).unwrap();
+        assert_eq!(Some(&mtime(&below)), of_user.get());
+    }
 }
 
 #[test]

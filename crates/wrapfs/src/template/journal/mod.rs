@@ -216,6 +216,10 @@ impl Journal {
             }
             created => created?,
         };
+        // At once: users can create files in the root while this one is written.
+        if let Ok(before) = before {
+            self.restore_time(&before);
+        }
         let header = record::file_header(record::Version::Two, self.layout, self.slot);
         let written = write_full(&*file, &cx, &header, 0).1.and_then(|()| match self.is_durable() {
             true => file.fsync(&cx, false).and_then(|()| root.fsync(&cx, false)),
@@ -224,9 +228,6 @@ impl Journal {
         if let Err(errno) = written {
             let _ = root.unlink(&cx, name);
             return Err(errno);
-        }
-        if let Ok(before) = before {
-            self.restore_time(&before);
         }
         (state.id, state.file) = (entry.vnode.id(), Some(Arc::clone(&file)));
         Ok(file)
