@@ -139,10 +139,17 @@ pub fn read() -> Vec<Mount> {
 /// As [`read`], for the mount namespace of a process.
 #[must_use]
 pub fn read_of(pid: u32) -> Vec<Mount> {
-    read_from(&format!("/proc/{pid}/mountinfo"))
+    read_of_thread(&PathBuf::from(format!("/proc/{pid}")))
 }
 
-fn read_from(path: &str) -> Vec<Mount> {
+/// As [`read_of`], for a thread with this directory in /proc. Mounts outside its root directory are
+/// left out.
+#[must_use]
+pub fn read_of_thread(thread: &Path) -> Vec<Mount> {
+    read_from(thread.join("mountinfo"))
+}
+
+fn read_from(path: impl AsRef<Path>) -> Vec<Mount> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.split(|&b| b == b'\n').filter_map(parse).collect()
 }

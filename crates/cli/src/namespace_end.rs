@@ -64,7 +64,8 @@ fn wait(namespace: u64, mounted: &Weak<Mounted>, point: &Path) {
 /// Whether nothing can reach the mount in the namespace of this process any more. What can't be
 /// read may be something that can.
 fn has_ended(namespace: u64, point: &Path) -> bool {
-    is_empty(namespace) == Ok(true) && is_reachable(namespace, point) == Ok(false)
+    let ours = || mountinfo::read().into_iter().filter(|mount| mount.point() == point).collect::<Vec<_>>();
+    is_empty(namespace) == Ok(true) && is_reachable(namespace, &ours()) == Ok(false)
 }
 
 /// Whether only servers like this one are in a mount namespace.
@@ -80,49 +81,43 @@ fn is_empty(namespace: u64) -> Result<bool, Errno> {
 /// Whether a thread of a process is in a mount namespace: each can enter one alone, and the first
 /// one can have ended.
 fn is_in(pid: u32, namespace: u64) -> Result<bool, Errno> {
-    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
-        Ok(threads) => threads,
-        Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => return Ok(false),
-        Err(error) => return Err(errno(&error)),
-    };
-    for thread in threads.flatten() {
-        match fs::metadata(thread.path().join("ns/mnt")) {
-            Ok(found) if found.ino() == namespace => return Ok(true),
-            Ok(_) => {}
-            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => {}
-            Err(error) => return Err(errno(&error)),
+    for thread in threads(pid)? {
+        if namespace_at(&thread)? == Some(namespace) {
+            return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Whether another mount namespace has the mount at `point` too, or a file keeps this one.
-fn is_reachable(namespace: u64, point: &Path) -> Result<bool, Errno> {
-    let own = mountinfo::read();
-    let ours: Vec<&Mount> = own.iter().filter(|mount| mount.point() == point).collect();
+/// Whether another mount namespace than this one has one of these mounts too, or a file keeps this
+/// one.
+fn is_reachable(namespace: u64, ours: &[Mount]) -> Result<bool, Errno> {
     let is_ours = |mount: &Mount| ours.iter().any(|own| own.device() == mount.device());
     let (mut lived, mut kept) = (BTreeSet::new(), BTreeSet::new());
+    // Namespaces of which all mounts were read.
+    let mut whole = BTreeSet::new();
     for pid in processes()? {
-        let Some(of_process) = namespace_of(pid)? else { continue };
-        let files = match fs::read_dir(format!("/proc/{pid}/fd")) {
-            Ok(files) => files,
-            Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => continue,
-            Err(error) => return Err(errno(&error)),
-        };
-        kept.extend(
-            files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).filter(|file| is_namespace(file)),
-        );
-        if lived.contains(&file_of(of_process)) {
-            continue;
-        }
-        let mounts = mountinfo::read_of(pid);
-        if of_process != namespace && mounts.iter().any(is_ours) {
-            return Ok(true);
-        }
-        kept.extend(mounts.iter().map(|mount| mount.root().to_owned()).filter(|file| is_namespace(file)));
-        // That of a process that has just ended is empty.
-        if !mounts.is_empty() {
-            lived.insert(file_of(of_process));
+        let threads = threads(pid)?;
+        kept.extend(files(&threads)?.into_iter().filter(|file| is_namespace(file)));
+        let mut roots = BTreeSet::new();
+        for thread in &threads {
+            let Some(of_thread) = namespace_at(thread)? else { continue };
+            // mountinfo shows only what is below the root of the thread.
+            let Some(root) = unless_ended(fs::read_link(thread.join("root")))? else { continue };
+            let is_whole = root == Path::new("/");
+            if (is_whole && whole.contains(&of_thread)) || !roots.insert((of_thread, root)) {
+                continue;
+            }
+            let mounts = mountinfo::read_of_thread(thread);
+            if of_thread != namespace && mounts.iter().any(is_ours) {
+                return Ok(true);
+            }
+            kept.extend(mounts.iter().map(|mount| mount.root().to_owned()).filter(|file| is_namespace(file)));
+            // That of a thread that has just ended is empty.
+            if !mounts.is_empty() {
+                lived.insert(file_of(of_thread));
+                whole.extend(is_whole.then_some(of_thread));
+            }
         }
     }
     // A namespace without processes can have the mount by propagation.
@@ -145,12 +140,40 @@ fn processes() -> Result<Vec<u32>, Errno> {
     Ok(names.filter_map(|name| name.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// Returns the directories of a process's threads in /proc; none if it has ended.
+fn threads(pid: u32) -> Result<Vec<PathBuf>, Errno> {
+    let threads = unless_ended(fs::read_dir(format!("/proc/{pid}/task")))?;
+    Ok(threads.into_iter().flatten().flatten().map(|thread| thread.path()).collect())
+}
+
+/// Returns what the open files of a process are, by its threads. The first one can have ended.
+fn files(threads: &[PathBuf]) -> Result<Vec<PathBuf>, Errno> {
+    for thread in threads {
+        let files = unless_ended(fs::read_dir(thread.join("fd")))?.into_iter().flatten().flatten();
+        let files: Vec<_> = files.filter_map(|file| fs::read_link(file.path()).ok()).collect();
+        if !files.is_empty() {
+            return Ok(files);
+        }
+    }
+    Ok(Vec::new())
+}
+
 /// Returns the inode number of a process's mount namespace; `None` if the process has ended.
 fn namespace_of(pid: u32) -> Result<Option<u64>, Errno> {
-    match fs::metadata(format!("/proc/{pid}/ns/mnt")) {
-        Ok(namespace) => Ok(Some(namespace.ino())),
-        Err(error) if matches!(errno(&error), Errno::NOENT | Errno::SRCH) => Ok(None),
-        Err(error) => Err(errno(&error)),
+    namespace_at(&PathBuf::from(format!("/proc/{pid}")))
+}
+
+/// As [`namespace_of`], for a process or thread with this directory in /proc.
+fn namespace_at(thread: &Path) -> Result<Option<u64>, Errno> {
+    Ok(unless_ended(fs::metadata(thread.join("ns/mnt")))?.map(|namespace| namespace.ino()))
+}
+
+/// Returns what was read of a process; `None` if it has ended.
+fn unless_ended<T>(read: std::io::Result<T>) -> Result<Option<T>, Errno> {
+    match read.map_err(|error| errno(&error)) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::SRCH) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -163,4 +186,50 @@ fn is_server(pid: u32) -> bool {
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+    use testkit::TempDir;
+
+    /// A process sees the mount, and the first one of its namespace has another root.
+    #[test]
+    fn a_mount_beside_the_root_of_another_process_is_reachable() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = TempDir::new();
+        let script = "cd \"$1\"; mkdir jail mount; mount --bind / jail; mount -t tmpfs none mount
+            exec 3<&0; cat <&3 & echo $!; exec chroot jail cat";
+        let mut child = Command::new("unshare")
+            .args(["-m", "--propagation=private", "sh", "-ec", script, "sh"])
+            .arg(&*dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut other = String::new();
+        output.read_line(&mut other).unwrap();
+        // Both processes end with their input.
+        let input = child.stdin.take().unwrap();
+        let other: u32 = other.trim().parse().unwrap();
+        let is_in_jail =
+            || fs::read_link(format!("/proc/{}/root", child.id())).is_ok_and(|root| root != Path::new("/"));
+        while !is_in_jail() {
+            std::thread::yield_now();
+        }
+        let ours: Vec<_> =
+            mountinfo::read_of(other).into_iter().filter(|mount| mount.point() == dir.join("mount")).collect();
+        assert_eq!(ours.len(), 1);
+        let own = namespace_of(std::process::id()).unwrap().unwrap();
+        let found = is_reachable(own, &ours);
+        drop(input);
+        child.wait().unwrap();
+        // Another process may not be readable.
+        assert_ne!(found, Ok(false));
+    }
 }
