@@ -121,7 +121,7 @@ fn is_reachable(namespace: u64, ours: &[Mount]) -> Result<bool, Errno> {
         }
     }
     // A namespace without processes can have the mount by propagation.
-    let elsewhere = || ours.iter().any(|mount| mount.is_shared()) && kept.difference(&lived).next().is_some();
+    let elsewhere = || ours.iter().any(Mount::is_shared) && kept.difference(&lived).next().is_some();
     Ok(kept.contains(&file_of(namespace)) || elsewhere())
 }
 
