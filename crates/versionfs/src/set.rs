@@ -632,31 +632,25 @@ impl Locked<'_> {
     pub(crate) fn append_surely(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         match self.append(cx, records) {
             Err(Errno::NOSPC) if !is_last_try() => Err(Errno::NOSPC),
-            Err(Errno::NOSPC | Errno::DQUOT) => {
-                self.keep_in_memory(records);
-                Ok(())
-            }
-            appended => appended,
+            appended => self.kept(records, appended),
         }
     }
 
     /// Records a change that was made. It does not fail for lack of space.
     pub(crate) fn append_after(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
-        match self.append(cx, records) {
-            Err(Errno::NOSPC | Errno::DQUOT) => {
-                self.keep_in_memory(records);
-                Ok(())
-            }
-            appended => appended,
-        }
+        let appended = self.append(cx, records);
+        self.kept(records, appended)
     }
 
-    fn keep_in_memory(&mut self, records: &[Record]) {
+    /// Keeps records in memory for which there was no room.
+    fn kept(&mut self, records: &[Record], appended: Result<()>) -> Result<()> {
+        let Err(Errno::NOSPC | Errno::DQUOT) = appended else { return appended };
         tracing::warn!("no room for a record in the index {} yet", self.set.stem.escape_ascii());
         records.iter().for_each(|record| self.state.index.apply(record.clone()));
         // What is in memory is right, even if part of it is in the file: all is written anew.
         (self.state.is_unwritten, self.state.is_loaded) = (true, true);
         self.set.is_late.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sees to it that records of some bytes have room, before a change that is recorded after it.

@@ -105,17 +105,7 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         restorer.tree(&root.at(time)?, &root, args.delete)?;
         return restorer.finish();
     }
-    let (more, which) = args.more(&path, now);
-    let is_version = |path: &Path| {
-        let parsed = path.to_str().and_then(|text| When::parse(text, &now.0).ok());
-        matches!(parsed, Some(When::Number(_) | When::Time(_))) && !was_there(path)
-    };
-    if let Some(version) = more.iter().find(|path| is_version(path)) {
-        return Err(Failure::usage(format!(
-            "{}: no such file; a version goes with one file, without --at and --any",
-            shown(version)
-        )));
-    }
+    let (more, which) = args.more(&path, now)?;
     if more.is_empty() {
         restorer.path(args, &path, which, now)?;
         return restorer.finish();
@@ -136,18 +126,27 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
 impl RestoreArgs {
     /// Returns the paths behind the first one, and the version. A single argument that can be both
     /// is the version.
-    fn more(&self, path: &Path, now: &Now) -> (Vec<&Path>, Option<&str>) {
-        let all = || self.rest.iter().map(Path::new).collect();
-        let [only] = &*self.rest else { return (all(), None) };
-        let Some(text) = only.to_str().filter(|_| self.at.is_none() && !self.any) else { return (all(), None) };
-        let is_version = match When::parse(text, &now.0) {
-            Ok(When::Tag(_)) if text == "head" => true,
-            Ok(When::Tag(tag)) => {
-                nearest(path).and_then(|dir| tag_time(&dir, &tag)).is_ok() || !was_there(Path::new(text))
+    fn more(&self, path: &Path, now: &Now) -> Result<(Vec<&Path>, Option<&str>), Failure> {
+        let parsed = |path: &OsString| path.to_str().and_then(|text| When::parse(text, &now.0).ok());
+        if let [only] = &*self.rest
+            && let Some(text) = only.to_str().filter(|_| self.at.is_none() && !self.any)
+        {
+            let is_known = match parsed(only) {
+                Some(When::Tag(tag)) => tag == "head" || nearest(path).and_then(|dir| tag_time(&dir, &tag)).is_ok(),
+                other => other.is_some(),
+            };
+            if is_known || !was_there(Path::new(only)) {
+                return Ok((Vec::new(), Some(text)));
             }
-            parsed => parsed.is_ok() || !was_there(Path::new(text)),
-        };
-        if is_version { (Vec::new(), Some(text)) } else { (all(), None) }
+        }
+        let is_version = |path: &OsString| matches!(parsed(path), Some(When::Number(_) | When::Time(_)));
+        let wrong = self.rest.iter().find(|path| is_version(path) && !was_there(Path::new(path)));
+        wrong.map_or(Ok((self.rest.iter().map(Path::new).collect(), None)), |version| {
+            let version = shown(Path::new(version));
+            Err(Failure::usage(format!(
+                "{version}: no such file; a version goes with one file, without --at and --any"
+            )))
+        })
     }
 }
 

@@ -16,7 +16,8 @@ pub(crate) enum When {
 }
 
 /// The forms, for messages.
-pub(crate) const FORMS: &str = "use '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', RFC 3339, @SECONDS, @GMT-2026.11.23-10.00.00, or a tag";
+pub(crate) const FORMS: &str = "use '2h ago', 'yesterday 14:00', '14:00', '2026-11-23 10:00', RFC 3339, \
+                                @SECONDS, @GMT-2026.11.23-10.00.00, or a tag";
 
 impl When {
     /// Parses a number, a time, or the name of a tag.
@@ -52,9 +53,9 @@ pub(crate) fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
     }
     if let Some(seconds) = text.strip_prefix('@') {
         let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
-        let nanos =
-            if part.len() <= 9 && part.bytes().all(|b| b.is_ascii_digit()) { format!("{part:0<9}") } else { None? };
-        return Timestamp::new(whole.parse().ok()?, nanos.parse().ok()?).ok();
+        let is_part = part.len() <= 9 && part.bytes().all(|byte| byte.is_ascii_digit());
+        let nanos = is_part.then(|| format!("{part:0<9}"))?.parse().ok()?;
+        return Timestamp::new(whole.parse().ok()?, nanos).ok();
     }
     if let Ok(time) = text.parse::<Timestamp>() {
         return Some(time);

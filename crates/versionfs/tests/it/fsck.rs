@@ -1,42 +1,13 @@
 //! `fsck`: finds what is wrong, repairs what can be, and invents nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use crate::common::clerk::inspect;
 use crate::common::policies::*;
 use memfs::{Count, Fault, Faults, MemFs, Plan};
 use std::sync::Arc;
-use versionfs::fsck::{Finding, Inspector, Problem, check};
+use versionfs::fsck::Problem;
 use versionset::{LINKS, STORE};
 use vnode::{Layer, OpenFlags};
-
-#[derive(Debug, Default)]
-struct Clerk {
-    repairs: bool,
-    found: Vec<Problem>,
-    left: usize,
-    versions: u64,
-}
-
-impl Inspector for Clerk {
-    fn consents(&mut self, _: &Finding) -> bool {
-        self.repairs
-    }
-    fn ended(&mut self, finding: &Finding, repaired: Option<vnode::Result<()>>) {
-        self.found.push(finding.problem);
-        self.left += usize::from(repaired != Some(Ok(())));
-        assert!(!finding.to_string().is_empty());
-    }
-    fn checked(&mut self, versions: u64) -> bool {
-        self.versions += versions;
-        true
-    }
-}
-
-fn run(lower: &Arc<MemFs>, repairs: bool) -> Clerk {
-    let mut clerk = Clerk { repairs, ..Clerk::default() };
-    let layer: Arc<dyn Layer> = lower.clone();
-    assert_eq!(check(&cx(), &layer, &mut clerk), Ok(true));
-    clerk
-}
 
 fn history(storage: &str, steps: u32) -> (Arc<MemFs>, Story) {
     let lower = MemFs::new();
@@ -53,7 +24,7 @@ fn history(storage: &str, steps: u32) -> (Arc<MemFs>, Story) {
 fn a_healthy_tree_is_clean() {
     for storage in ["full", "compress", "sparse", "sparse-compress", "delta", "text", "blocks"] {
         let (lower, story) = history(storage, 20);
-        let clerk = run(&lower, false);
+        let clerk = inspect(&lower, false);
         assert_eq!((clerk.found, clerk.left), (vec![], 0), "{storage}");
         // The other set is that of the name from which files were renamed.
         let others = index(&lower, b"new").versions.len();
@@ -80,10 +51,10 @@ fn a_lost_index_is_rebuilt() {
                 file.open(&cx(), OpenFlags::RDWR).unwrap().write(&cx(), b"nothing!", 0).unwrap();
             }
         }
-        assert_eq!(run(&lower, false).found, [Problem::Index]);
-        let clerk = run(&lower, true);
+        assert_eq!(inspect(&lower, false).found, [Problem::Index]);
+        let clerk = inspect(&lower, true);
         assert_eq!((clerk.found, clerk.left), (vec![Problem::Index], 0));
-        assert_eq!(run(&lower, false).found, []);
+        assert_eq!(inspect(&lower, false).found, []);
         assert_eq!(verify(&lower, b"file", &story.expected), count);
     }
     drop(entry);
@@ -97,7 +68,7 @@ fn leftovers_are_removed_and_orphans_reported() {
         drop(store.create(&cx(), name(leftover), 0o600, OpenFlags::RDWR).unwrap());
     }
     drop(store.create(&cx(), name(b"a stranger"), 0o600, OpenFlags::RDWR).unwrap());
-    let clerk = run(&lower, true);
+    let clerk = inspect(&lower, true);
     assert_eq!(clerk.found.iter().filter(|problem| **problem == Problem::Unfinished).count(), 3, "{clerk:?}");
     assert!(clerk.found.contains(&Problem::Foreign));
     verify(&lower, b"file", &story.expected);
@@ -108,7 +79,7 @@ fn leftovers_are_removed_and_orphans_reported() {
     let needed = needed.unwrap();
     let file = versionset::version_name(b"file", needed.letter, needed.number);
     store.unlink(&cx(), name(&file)).unwrap();
-    let clerk = run(&lower, true);
+    let clerk = inspect(&lower, true);
     assert!(clerk.found.contains(&Problem::Index), "{clerk:?}");
 }
 
@@ -120,11 +91,11 @@ fn an_interrupted_replacement_is_no_version() {
     file.write(&cx(), b"content", 0).unwrap();
     let store = root.mkdir(&cx(), name(STORE), 0o700).unwrap().vnode;
     store.link(&cx(), name(b"file;f1"), &entry.vnode).unwrap();
-    let clerk = run(&lower, true);
+    let clerk = inspect(&lower, true);
     assert!(clerk.found.contains(&Problem::Interrupted), "{clerk:?}");
     assert_eq!(entry.vnode.getattr(&cx()).unwrap().nlink, 1);
     assert_eq!(head(&*lower, b"file"), Some(b"content".to_vec()));
-    assert_eq!(run(&lower, false).found, []);
+    assert_eq!(inspect(&lower, false).found, []);
 }
 
 #[test]
@@ -140,10 +111,10 @@ fn the_last_content_of_a_removed_file_with_several_names_stays() {
     let links = |lower: &Arc<MemFs>| store(lower).unwrap().lookup(&cx(), name(LINKS)).unwrap().unwrap().vnode;
     for removed in [b"file".as_slice(), b"other"] {
         root.unlink(&cx(), name(removed)).unwrap();
-        assert_eq!(run(&lower, true).found, [], "{}", removed.escape_ascii());
+        assert_eq!(inspect(&lower, true).found, [], "{}", removed.escape_ascii());
     }
     drop((entry, root, layer));
-    assert_eq!(run(&lower, true).found, []);
+    assert_eq!(inspect(&lower, true).found, []);
     let index = versionset::index_name(stem.as_bytes());
     let index = links(&lower).lookup(&cx(), name(&index)).unwrap().unwrap();
     let index = versionset::Index::parse(&read_all(&*index.vnode)).0;
@@ -153,10 +124,10 @@ fn the_last_content_of_a_removed_file_with_several_names_stays() {
     assert_eq!(read_all(&*kept.vnode), b"precious");
     // A replacement that a kill interrupted: the file has its name, too.
     lower.root().link(&cx(), name(b"other"), &kept.vnode).unwrap();
-    assert!(run(&lower, true).found.contains(&Problem::Interrupted));
+    assert!(inspect(&lower, true).found.contains(&Problem::Interrupted));
     assert_eq!(kept.vnode.getattr(&cx()).unwrap().nlink, 1);
     assert_eq!(head(&*lower, b"other"), Some(b"precious".to_vec()));
-    assert_eq!(run(&lower, false).found, []);
+    assert_eq!(inspect(&lower, false).found, []);
 }
 
 #[test]
@@ -175,9 +146,9 @@ fn after_any_kill_a_repair_leaves_a_clean_tree() {
         drop(layer);
         let survivor = copy.recover(&Faults::new());
         let before = index(&survivor, b"file").versions.len();
-        let clerk = run(&survivor, true);
+        let clerk = inspect(&survivor, true);
         assert_eq!(clerk.left, 0, "step {at}: {clerk:?}");
-        assert_eq!(run(&survivor, false).found, [], "step {at}");
+        assert_eq!(inspect(&survivor, false).found, [], "step {at}");
         assert_eq!(verify(&survivor, b"file", &story.expected), before);
     }
 }
@@ -227,7 +198,7 @@ fn a_version_that_was_not_made_leaves_no_gap() {
         };
         assert_eq!(index().versions.len(), 3);
         if repairs {
-            run(&lower, true);
+            inspect(&lower, true);
         }
         let layer = mount(&lower, "builtin = false");
         control(&layer, "versionfs.clean").unwrap();
@@ -235,6 +206,6 @@ fn a_version_that_was_not_made_leaves_no_gap() {
         let newest = index.newest().unwrap();
         assert_eq!((newest.number, index.last_end), (2, Some(newest.died)), "fsck: {repairs}, link: {is_link}");
         drop(layer);
-        assert_eq!(run(&lower, false).found, []);
+        assert_eq!(inspect(&lower, false).found, []);
     }
 }

@@ -2,13 +2,13 @@
 //! succeeds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use crate::common::clerk::inspect;
 use crate::common::policies::*;
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::Rng;
 use versionfs::VersionFs;
-use versionfs::fsck::{Finding, Inspector, check};
 use vnode::{Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
 const SPACE: u64 = 2 << 20;
@@ -60,27 +60,6 @@ fn fill(lower: &Arc<MemFs>) {
         at += written as u64;
     }
     assert_eq!(free(lower), 0);
-}
-
-#[derive(Debug, Default)]
-struct Clerk(Vec<String>);
-
-impl Inspector for Clerk {
-    fn consents(&mut self, _: &Finding) -> bool {
-        true
-    }
-    fn ended(&mut self, finding: &Finding, _: Option<Result<()>>) {
-        self.0.push(finding.to_string());
-    }
-    fn checked(&mut self, _: u64) -> bool {
-        true
-    }
-}
-
-fn findings(lower: &Arc<MemFs>) -> Vec<String> {
-    let (mut clerk, layer) = (Clerk::default(), lower.clone() as Arc<dyn Layer>);
-    assert_eq!(check(&cx(), &layer, &mut clerk), Ok(true));
-    clerk.0
 }
 
 /// Reads all versions of a name through the mount. Returns how many there are.
@@ -153,7 +132,7 @@ fn no_operation_fails_while_the_files_fit() {
         let versions: usize = (0..10).map(|n| check_versions(&layer, &format!("f{n}"))).sum();
         assert!(versions > 5, "seed {seed}: {versions}");
         drop((root, layer));
-        assert_eq!(findings(&lower), [""; 0], "seed {seed}");
+        assert_eq!(inspect(&lower, true).texts, [""; 0], "seed {seed}");
     }
 }
 
@@ -206,7 +185,7 @@ fn what_takes_no_space_succeeds_on_a_full_disk() {
             let data = read_all(&*get(&layer.root(), "old"));
             assert!(data == content("old", versions, 20_000), "{what}");
             drop(layer);
-            assert_eq!(findings(&lower), [""; 0], "{what} with {versions} versions");
+            assert_eq!(inspect(&lower, true).texts, [""; 0], "{what} with {versions} versions");
         }
     }
 }
@@ -276,8 +255,8 @@ fn any_step_of_giving_way_may_fail_or_be_the_last() {
                 drop(layer);
                 // Repairs take space, too.
                 lower.root().unlink(&cx(), name(b"filler")).unwrap();
-                findings(&lower);
-                assert_eq!(findings(&lower), [""; 0], "{label}");
+                inspect(&lower, true);
+                assert_eq!(inspect(&lower, true).texts, [""; 0], "{label}");
                 at += 1;
             }
             assert!(at > 10, "{what}: {at}");
@@ -312,7 +291,7 @@ fn numbers_of_names_that_are_forgotten_are_not_used_again() {
     let numbers: Vec<u64> = index(&lower, b"f").versions.keys().copied().collect();
     assert!(numbers.len() == 1 && numbers[0] > 5, "{numbers:?}");
     drop(layer);
-    assert_eq!(findings(&lower), [""; 0]);
+    assert_eq!(inspect(&lower, true).texts, [""; 0]);
 }
 
 /// Limits that are not the disk's: of an extended attribute's size, of a quota that says `ENOSPC`.
@@ -377,7 +356,7 @@ fn a_directory_replaces_an_empty_one_on_a_full_disk() {
         drop((root, full, empty));
         layer.unmounted();
         drop(layer);
-        assert_eq!(findings(&lower), [""; 0], "{removed}");
+        assert_eq!(inspect(&lower, true).texts, [""; 0], "{removed}");
     }
 }
 

@@ -2,6 +2,7 @@
 //! versions of what it had, in that order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
+use crate::common::clerk::inspect;
 use crate::common::policies::{Host, cx, name, read_all};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::cell::Cell;
@@ -9,7 +10,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use testkit::Rng;
-use versionfs::fsck::{Finding, Inspector, check};
 use versionfs::{Options, PolicySource, VersionFs};
 use versionset::{Index, LINKS, STORE};
 use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Time, Vnode};
@@ -434,34 +434,13 @@ impl World {
         let Self { lower, layer, log, .. } = self;
         layer.unmounted();
         drop(layer);
-        let findings = findings(&lower);
+        let findings = inspect(&lower, false).texts;
         assert!(findings.is_empty(), "{}\n{findings:?}", log.join("\n"));
     }
 }
 
 fn brief(data: &[u8]) -> String {
     format!("{}*{}", data[..data.len().min(6)].escape_ascii(), data.len())
-}
-
-#[derive(Debug, Default)]
-struct Clerk(Vec<String>);
-
-impl Inspector for Clerk {
-    fn consents(&mut self, _: &Finding) -> bool {
-        false
-    }
-    fn ended(&mut self, finding: &Finding, _: Option<Result<()>>) {
-        self.0.push(finding.to_string());
-    }
-    fn checked(&mut self, _: u64) -> bool {
-        true
-    }
-}
-
-fn findings(lower: &Arc<MemFs>) -> Vec<String> {
-    let (mut clerk, layer) = (Clerk::default(), lower.clone() as Arc<dyn Layer>);
-    assert_eq!(check(&cx(), &layer, &mut clerk), Ok(true));
-    clerk.0
 }
 
 fn seeds(default: u64) -> std::ops::Range<u64> {

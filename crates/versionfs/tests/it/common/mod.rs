@@ -3,6 +3,7 @@
 // Each test program uses only some of this.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod clerk;
 pub mod history;
 pub mod ops;
 pub mod policies;
