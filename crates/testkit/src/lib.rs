@@ -19,7 +19,7 @@ mod wait;
 
 pub use command::{Outcome, outcome, outcome_with_input};
 pub use files::{TempDir, names};
-pub use namespace::own_mounts;
+pub use namespace::{own_mounts, runs_with_own_processes};
 pub use rng::Rng;
 pub use wait::{Look, PATIENCE, holds_within, seen, tick, until, until_within};
 

@@ -13,6 +13,7 @@ use crate::space::{is_partial, of_data, wants};
 use core::any::Any;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use versionpolicy::{NoSpace, Storage};
@@ -24,6 +25,10 @@ use vnode::{
 
 /// Bytes that are compared at once.
 const CHUNK: usize = 128 * 1024;
+
+/// Milliseconds before each look for a mapping at a close: the kernel tells of the close before it
+/// closes its own file, which takes a moment on a busy machine.
+const PAUSES: [u64; 4] = [0, 1, 4, 15];
 
 /// How an open file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,7 +357,13 @@ impl VersionFile {
         // Mappings can't be told while the file is open for writing.
         self.lower = self.vnode.open(cx, OpenFlags::RDONLY)?;
         let head = self.head();
-        head.look_for_mappings(cx, session)?;
+        for pause in PAUSES {
+            std::thread::sleep(Duration::from_millis(pause));
+            head.look_for_mappings(cx, session)?;
+            if !self.inode.may_be_mapped() || session.direct > 0 {
+                break;
+            }
+        }
         if head.is_written_unseen(session) {
             return Ok(());
         }

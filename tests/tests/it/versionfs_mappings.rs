@@ -134,7 +134,7 @@ fn a_needless_copy_goes(transport: Transport) {
     let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
     let letters = |name: &str| list(mounted.dir(), name).iter().map(|version| version.letter).collect::<String>();
     let open = |name: &str| OpenOptions::new().read(true).write(true).open(mounted.path(name)).unwrap();
-    // The kernel closes its own file after it has told the server, so a copy stays sometimes.
+    // If the kernel closes its own file long after it has told the server, a copy stays.
     let (name, reader) = (0..10)
         .find_map(|attempt| {
             let name = format!("f{attempt}");
