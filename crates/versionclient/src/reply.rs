@@ -115,6 +115,9 @@ pub struct Version {
     pub flags: String,
     /// The note of a user; empty: none.
     pub note: Vec<u8>,
+    /// The file, if it had several names; empty: it had one, or the server does not say it.
+    /// Versions of two names with the same text are of one file.
+    pub file: Vec<u8>,
 }
 
 impl Version {
@@ -371,7 +374,7 @@ fn recorded(fields: &[&[u8]]) -> Option<Recorded> {
 
 fn version(fields: &[&[u8]]) -> Option<Version> {
     let [n, letter, kind, size, stored, mode, uid, gid, mtime, born, died, op, by @ ..] = fields else { return None };
-    let [by_uid, pid, sid, comm, flags, note, ..] = by else { return None };
+    let [by_uid, pid, sid, comm, flags, note, more @ ..] = by else { return None };
     Some(Version {
         number: number(n)?,
         letter: text(letter)?.chars().next()?,
@@ -388,6 +391,7 @@ fn version(fields: &[&[u8]]) -> Option<Version> {
         by: Who { uid: number(by_uid)?, pid: number(pid)?, sid: number(sid)?, comm: optional(comm)? },
         flags: String::from_utf8(optional(flags)?).ok()?,
         note: optional(note)?,
+        file: more.first().map_or(Some(Vec::new()), |file| optional(file))?,
     })
 }
 

@@ -311,6 +311,8 @@ impl Place<'_> {
         field(&flags, out);
         out.push(b' ');
         field(&seen.note, out);
+        out.push(b' ');
+        field(if seen.set.is_link() { &seen.set.stem } else { b"" }, out);
         out.push(b'\n');
         Ok(())
     }

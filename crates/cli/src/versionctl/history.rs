@@ -156,17 +156,30 @@ pub(crate) enum Undo<'a> {
 
 /// Finds what undoes the wanted changes of a file.
 pub(crate) fn undo<'a>(list: &'a List, filter: &Filter) -> Undo<'a> {
-    let is_wanted = |version: &&Version| filter.admits(version);
-    let newest_run = list.versions.iter().rev().take_while(is_wanted).last();
+    let newest_run = run(list.versions.iter().rev(), filter);
     if let Some(version) = newest_run {
         let was_removed = list.versions.last().is_some_and(|last| matches!(&*last.op, "unlink" | "rmdir"));
         // Removed, and created again since.
         let is_back = was_removed && list.set.head != Kind::None;
         return if is_back { Undo::Changed(version) } else { Undo::To(version) };
     }
-    // The oldest change of the newest run of wanted ones.
-    let run = list.versions.iter().rev().skip_while(|version| !filter.admits(version)).take_while(is_wanted).last();
-    run.map_or(Undo::Nothing, Undo::Changed)
+    let older_run = run(list.versions.iter().rev().skip_while(|version| !filter.admits(version)), filter);
+    older_run.map_or(Undo::Nothing, Undo::Changed)
+}
+
+/// Returns the oldest change of the run of wanted ones with which `newest_first` begins.
+fn run<'a>(newest_first: impl Iterator<Item = &'a Version>, filter: &Filter) -> Option<&'a Version> {
+    let mut newest_first = newest_first.take_while(|version| filter.admits(version));
+    let mut oldest = newest_first.next()?;
+    for version in newest_first {
+        // Somebody created the file again. Another process of this name did not do both.
+        let is_new = version.died < oldest.born;
+        if is_new && filter.process.is_some() && version.by.pid != oldest.by.pid {
+            break;
+        }
+        oldest = version;
+    }
+    Some(oldest)
 }
 
 #[cfg(test)]
@@ -210,6 +223,24 @@ pub(crate) mod tests {
         assert_eq!(then(&list, at(3000)), Then::Present);
         list.versions.clear();
         assert_eq!(then(&list, at(0)), Then::Present);
+    }
+
+    #[test]
+    fn undoing_ends_where_another_process_began() {
+        let mut list = example();
+        let [older, newer] = &mut *list.versions else { panic!() };
+        let removal = Version { op: "unlink".into(), ..newer.clone() };
+        *older = Version { died: older.died - jiff::Span::new().seconds(1), number: 1, ..removal.clone() };
+        *newer = Version { number: 2, ..removal };
+        newer.by.pid += 1;
+        let process = Filter { process: Some(newer.by.comm.clone()), ..Filter::default() };
+        assert_eq!(undo(&list, &process), Undo::To(&list.versions[1]));
+        // Everything since then, by whomever.
+        let all = Filter { since: Some(Timestamp::MIN), ..Filter::default() };
+        assert_eq!(undo(&list, &all), Undo::To(&list.versions[0]));
+        // One process did both.
+        list.versions[1].by.pid -= 1;
+        assert_eq!(undo(&list, &process), Undo::To(&list.versions[0]));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod client;
 mod diff;
 mod former;
 mod history;
+mod links;
 mod log;
 mod manage;
 mod place;

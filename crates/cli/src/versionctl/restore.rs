@@ -4,6 +4,7 @@ use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, tag_time};
 use super::client::{Dir, at};
 use super::diff::{newest, newest_content};
 use super::history::{Filter, Found, Undo, entries, undo, walk};
+use super::links::{self, Links, State};
 use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
 use super::text::shown;
@@ -12,6 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::progress::Tally;
 use crate::tool::print;
 use clap::Args;
+use jiff::Timestamp;
 use rustix::fs::{FileType, Mode};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -68,6 +70,9 @@ struct Restorer {
     dry_run: bool,
     verbose: bool,
     tally: Option<Tally>,
+    links: Links,
+    /// Whether names get another place than they had, whose history says nothing about them.
+    elsewhere: bool,
     files: u64,
     bytes: u64,
     same: u64,
@@ -85,6 +90,8 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         dry_run: args.dry_run,
         verbose: args.verbose || args.dry_run,
         tally: Tally::on_terminal("restored").filter(|_| !args.verbose && !args.dry_run),
+        links: Links::default(),
+        elsewhere: args.to.is_some(),
         files: 0,
         bytes: 0,
         same: 0,
@@ -102,7 +109,7 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
     if args.all {
         let root = root_of(&path)?;
         let time = instant(args.at.as_deref().unwrap_or_default(), &root, now)?;
-        restorer.tree(&root.at(time)?, &root, args.delete)?;
+        restorer.tree((&root.at(time)?, time), &root, args.delete)?;
         return restorer.finish();
     }
     let (more, which) = args.more(&path, now)?;
@@ -201,7 +208,8 @@ impl Restorer {
             Chosen::Version(version) => *version,
             Chosen::Past(past) => {
                 let (target, name) = self.target(&place, args.to.as_deref())?;
-                let put = self.one(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
+                let origin = Origin { dir: &past.dir, entry: &past.name, mode: None };
+                let put = self.one(origin, State::At(past.time), &target, &name)?;
                 let done = if put == Put::Same { "is already as" } else { "restored as" };
                 let what = format!("{}: {done} of {}\n", shown(&target.path_of(&name)), local(past.time, &now.0));
                 return if self.dry_run { Ok(()) } else { print(what) };
@@ -211,9 +219,8 @@ impl Restorer {
             }
             Chosen::Head => {
                 let (target, name) = self.target(&place, args.to.as_deref())?;
-                return self
-                    .one(Origin { dir: &place.dir, entry: &place.name, mode: None }, &target, &name)
-                    .map(|_| ());
+                let origin = Origin { dir: &place.dir, entry: &place.name, mode: None };
+                return self.write(origin, &target, &name).map(|_| ());
             }
         };
         let what = format!("version {}, until {}", version.number, local(version.died, &now.0));
@@ -224,7 +231,8 @@ impl Restorer {
         }
         let (target, name) = self.target(&place, args.to.as_deref())?;
         let token = place.dir.token(&place.name, version.number)?;
-        let put = self.one(Origin { dir: &place.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
+        let origin = Origin { dir: &place.dir, entry: &token, mode: Some(version.mode) };
+        let put = self.one(origin, State::Version(&version), &target, &name)?;
         if version.kind == Kind::Directory {
             self.removed(&place.dir.old_dir(&place.name, &version)?, (&version, false), &target, &name)?;
         }
@@ -236,18 +244,18 @@ impl Restorer {
     fn directory(&mut self, args: &RestoreArgs, path: &Path, past: &Past, is_dir: bool) -> Result<(), Failure> {
         let old = past.dir.child(&past.name).map_err(|errno| at(path, errno))?;
         if is_dir && args.to.is_none() {
-            return self.tree(&old, &place::directory(path)?, args.delete);
+            return self.tree((&old, past.time), &place::directory(path)?, args.delete);
         }
         if self.dry_run {
             return self.list_tree(&old, args.to.as_deref().unwrap_or(path));
         }
         if let Some(to) = &args.to {
             rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| at(to, errno))?;
-            return self.tree(&old, &place::directory(to)?, false);
+            return self.tree((&old, past.time), &place::directory(to)?, false);
         }
         let (target, name) = self.target(&Place::of(path)?, None)?;
-        self.one(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
-        self.tree(&old, &target.child(&name).map_err(|errno| at(path, errno))?, false)
+        self.write(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
+        self.tree((&old, past.time), &target.child(&name).map_err(|errno| at(path, errno))?, false)
     }
 
     /// Returns the directory and the name to restore to. Parents that were removed are created.
@@ -272,14 +280,40 @@ impl Restorer {
         Ok((dir, place.name.clone()))
     }
 
-    /// Restores one entry.
-    fn one(&mut self, origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+    /// Restores a name: as one of a file that is there already, if it was that.
+    fn one(&mut self, origin: Origin<'_>, state: State<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+        if self.dry_run {
+            return self.write(origin, dir, name);
+        }
+        let old = origin.stat(&dir.path_of(name))?;
+        let file = state.file(&old);
+        let joined = file.as_ref().map_or(Ok(None), |file| self.links.join(file, &old, dir, name))?;
+        if let Some(done) = joined {
+            return self.count(done, dir, name);
+        }
+        if !self.elsewhere {
+            links::separate(state, dir, name)?;
+        }
+        let done = self.write(origin, dir, name)?;
+        if let Some(file) = file {
+            self.links.note(file, &old, dir, name)?;
+        }
+        Ok(done)
+    }
+
+    /// Writes one entry, in place if it exists.
+    fn write(&mut self, origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
         if self.dry_run {
             self.files += 1;
             print(format!("{}: would restore\n", shown(&dir.path_of(name))))?;
             return Ok(Put::Written(0));
         }
         let done = put(origin, dir, name)?;
+        self.count(done, dir, name)
+    }
+
+    /// Counts and shows what was done.
+    fn count(&mut self, done: Put, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
         match done {
             Put::Same => self.same += 1,
             Put::Written(bytes) => {
@@ -323,7 +357,8 @@ impl Restorer {
         last.retain(|(_, newest)| belongs(newest, removal, is_recursive));
         for (named, newest) in &last {
             let done = old.token(&named.name, newest.number).and_then(|token| {
-                self.one(Origin { dir: old, entry: &token, mode: Some(newest.mode) }, &target, &named.name)?;
+                let origin = Origin { dir: old, entry: &token, mode: Some(newest.mode) };
+                self.one(origin, State::Version(newest), &target, &named.name)?;
                 if newest.kind == Kind::Directory {
                     self.removed(&old.old_dir(&named.name, newest)?, (newest, is_recursive), &target, &named.name)?;
                 }
@@ -345,11 +380,11 @@ impl Restorer {
         Ok(())
     }
 
-    /// Makes a directory as it was.
-    fn tree(&mut self, old: &Dir, target: &Dir, delete: bool) -> Result<(), Failure> {
+    /// Makes a directory as it was at a time.
+    fn tree(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, delete: bool) -> Result<(), Failure> {
         let then = entries(old)?;
         for (name, _) in &then {
-            if let Err(failure) = self.tree_entry(old, target, name, delete) {
+            if let Err(failure) = self.tree_entry((old, time), target, name, delete) {
                 self.report(&failure);
             }
         }
@@ -365,25 +400,34 @@ impl Restorer {
         self.directory_times(old, target)
     }
 
-    fn tree_entry(&mut self, old: &Dir, target: &Dir, name: &[u8], delete: bool) -> Result<(), Failure> {
+    fn tree_entry(
+        &mut self,
+        (old, time): (&Dir, Timestamp),
+        target: &Dir,
+        name: &[u8],
+        delete: bool,
+    ) -> Result<(), Failure> {
         let path = target.path_of(name);
-        let was = Origin { dir: old, entry: name, mode: None }.stat(&path)?;
+        let (origin, state) = (Origin { dir: old, entry: name, mode: None }, State::At(time));
+        let was = origin.stat(&path)?;
         let is = target.stat(name)?;
         let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
-        if is.is_some_and(|is| !is_dir && place::is_same(&is, &was)) {
+        let file = state.file(&was);
+        let is_restored = file.as_ref().is_some_and(|file| self.links.has(file));
+        if is.is_some_and(|is| !is_dir && !is_restored && place::is_same(&is, &was)) {
             self.same += 1;
-            return Ok(());
+            return file.map_or(Ok(()), |file| self.links.note(file, &was, target, name));
         }
         let exists = is.is_some_and(|is| FileType::from_raw_mode(is.st_mode).is_dir());
         if !is_dir || !exists {
-            self.one(Origin { dir: old, entry: name, mode: None }, target, name)?;
+            self.one(origin, state, target, name)?;
         }
         if !is_dir {
             return Ok(());
         }
         let below = old.child(name).map_err(|errno| at(&path, errno))?;
         match target.child(name) {
-            Ok(here) => self.tree(&below, &here, delete),
+            Ok(here) => self.tree((&below, time), &here, delete),
             // It would have been created.
             Err(_) if self.dry_run => self.list_tree(&below, &path),
             Err(errno) => Err(at(&path, errno)),
@@ -465,7 +509,8 @@ impl Restorer {
         let place = Place::of(path)?;
         let (target, _) = self.target(&place, None)?;
         let token = dir.token(name, version.number)?;
-        self.one(Origin { dir, entry: &token, mode: Some(version.mode) }, &target, name).map(|_| ())
+        let origin = Origin { dir, entry: &token, mode: Some(version.mode) };
+        self.one(origin, State::Version(version), &target, name).map(|_| ())
     }
 
     /// Prints what was done, of several files.

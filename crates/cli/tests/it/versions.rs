@@ -139,6 +139,73 @@ fn the_past_of_hard_links_is_that_of_their_names() {
     }
 }
 
+/// Returns the contents of files, and which of them is the first name of each one's file.
+fn names<const N: usize>(paths: [&str; N]) -> [(String, usize); N] {
+    let inodes = paths.map(|path| fs::metadata(Path::new(MOUNT).join(path)).unwrap().ino());
+    let first = |path: &str| {
+        let inode = fs::metadata(Path::new(MOUNT).join(path)).unwrap().ino();
+        inodes.iter().position(|other| *other == inode).unwrap()
+    };
+    paths.map(|path| (read(path), first(path)))
+}
+
+/// Names of one file are that again, in any directories, however they were lost.
+#[test]
+fn restored_hard_links_are_names_of_one_file() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p d/sub; echo one >d/a; ln d/a d/b; ln d/a d/sub/c; echo one >d/other");
+    stage.shell("echo x >d/i; ln d/i d/j; ln d/i d/sub/k");
+    let paths = ["d/a", "d/b", "d/sub/c", "d/other", "d/i", "d/j", "d/sub/k"];
+    let before = names(paths);
+    assert_eq!(before.clone().map(|(_, first)| first), [0, 0, 0, 3, 4, 4, 4]);
+    testkit::tick();
+    stage.done(&["tag", "then"]);
+    testkit::tick();
+    stage.shell("rm -r d");
+    stage.done(&["restore", "d"]);
+    assert_eq!(names(paths), before);
+    // One more is written, one is replaced, one removed, and one is of another file now.
+    stage.shell("echo two >>d/a; echo n >n; mv n d/b; rm d/sub/c; ln -f d/i d/other; rm d/i; echo i >d/i");
+    stage.done(&["restore", "d", "--at", "then"]);
+    assert_eq!(names(paths), before);
+    stage.done(&["restore", "d", "--at", "then", "--to", "copy"]);
+    let copied = names(paths.map(|path| path.replacen('d', "copy", 1)).each_ref().map(String::as_str));
+    assert_eq!(copied, before);
+    stage.shell("rm d/a d/b d/other d/sub/k");
+    stage.done(&["restore", "--process", "rm", "d"]);
+    let again = names(paths);
+    assert_eq!(again.clone().map(|(content, _)| content), before.map(|(content, _)| content));
+    assert_eq!((again[0].1, again[1].1), (0, 0));
+}
+
+/// A name may be one of another file now.
+#[test]
+fn a_restore_writes_to_no_other_file() {
+    let stage = Stage::new();
+    let write = "mkdir -p d; rm -f d/*; echo one >d/f; echo two >d/g";
+    let is_as_before = || assert_eq!(names(["d/f", "d/g"]), [("one\n".into(), 0), ("two\n".into(), 1)]);
+    for replace in ["ln -f d/f d/g", "ln -f d/g d/f"] {
+        stage.shell(write);
+        testkit::tick();
+        stage.done(&["tag", "then"]);
+        testkit::tick();
+        stage.shell(replace);
+        stage.done(&["restore", "d", "--at", "then"]);
+        is_as_before();
+        stage.done(&["untag", "then"]);
+    }
+    stage.shell(&format!("{write}; ln -f d/g d/f"));
+    stage.done(&["restore", "d/f"]);
+    is_as_before();
+    stage.shell(&format!("{write}; ln -f d/g d/f"));
+    stage.done(&["restore", "--process", "ln", "d"]);
+    is_as_before();
+    // A file that is still the same keeps its names.
+    stage.shell("echo one >x; ln x y; echo two >x; mv x z; mv z x");
+    stage.done(&["restore", "x"]);
+    assert_eq!(names(["x", "y"]), [("one\n".into(), 0), ("one\n".into(), 0)]);
+}
+
 #[test]
 fn removed_names_of_a_file_with_several_come_back() {
     let stage = Stage::new();

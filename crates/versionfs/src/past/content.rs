@@ -11,6 +11,9 @@ use std::sync::Arc;
 use versionset::{Content, Head, Letter, Members, Plain, Source, Stamp, Version};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, Time, Vnode};
 
+/// The link count of a past file with several names. How many they were is not recorded.
+const SEVERAL: u32 = 2;
+
 /// Where the bytes and attributes of a past file are.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
@@ -69,14 +72,17 @@ impl Body {
         match self.now(core, cx)? {
             Self::Head { lower, .. } => {
                 let attr = lower.getattr(&server)?;
-                Ok(Attr { nlink: 1, mode: without_setuid(attr.mode), ..attr })
+                Ok(Attr { nlink: attr.nlink.clamp(1, SEVERAL), mode: without_setuid(attr.mode), ..attr })
             }
             Self::Raw { lower, seen } => {
                 let stored = lower.getattr(&server)?;
                 let attr = attr_of(&current(core, &server, &seen)?);
                 Ok(Attr { size: stored.size, blocks: stored.blocks, ..attr })
             }
-            Self::Version(seen) => Ok(attr_of(&current(core, &server, &seen)?)),
+            Self::Version(seen) => {
+                let nlink = if seen.set.is_link() { SEVERAL } else { 1 };
+                Ok(Attr { nlink, ..attr_of(&current(core, &server, &seen)?) })
+            }
         }
     }
 

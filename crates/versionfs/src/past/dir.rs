@@ -56,22 +56,17 @@ impl PastDir {
         self.time != END && self.time >= self.core.now()
     }
 
-    fn key(&self, name: &[u8]) -> PastKey {
-        PastKey::Entry { parent: self.id, name: name.into() }
-    }
-
-    /// Returns the entries by cookie: number, kind and name. The cookie is a part of the number, so
-    /// it does not depend on the other entries.
+    /// Returns the entries by cookie: number, kind and name. The cookie depends on the name only.
     fn entries(&self, cx: &Cx<'_>) -> Result<Entries> {
         let mut entries = BTreeMap::new();
         for name in names_in(&self.core, cx, &self.lower)? {
             cx.check()?;
             let history = At::new(&self.lower, &name).history(&self.core, cx)?;
-            let kind = history.at(self.time).and_then(|moment| history.kind(&moment));
-            if let Some(kind) = kind {
-                let key = self.key(&name);
-                entries.insert((self.core.past.cookie(&key), name), (self.core.past.number(&key), kind));
-            }
+            let Some(moment) = history.at(self.time) else { continue };
+            let Some(kind) = history.kind(&moment) else { continue };
+            let number = self.core.past.number(&PastKey::entry(self, &name, &history, &moment));
+            let cookie = self.core.past.cookie(&PastKey::Entry { parent: self.id, name: (*name).into() });
+            entries.insert((cookie, name), (number, kind));
         }
         Ok(entries)
     }
@@ -124,8 +119,9 @@ impl Vnode for PastDir {
         let at = At::new(&self.lower, name.as_bytes());
         let history = at.history(&self.core, cx)?;
         let Some(moment) = history.at(self.time) else { return Ok(None) };
+        let key = PastKey::entry(self, name.as_bytes(), &history, &moment);
         let target = Target::of(&self.core, cx, &at, history, moment)?;
-        let vnode = self.core.past.get(&self.key(name.as_bytes()), |id| target.into_vnode(&self.core, id, self.time));
+        let vnode = self.core.past.get(&key, |id| target.into_vnode(&self.core, id, self.time));
         let attr = vnode.getattr(cx)?;
         Ok(Some(Entry { vnode, attr }))
     }

@@ -4,14 +4,16 @@
 //! An object has the same number as long as the mount exists. Numbers of live objects with the top
 //! bit are hashes, too (crate hostfs), so a collision is as improbable as among those.
 
-use crate::history::Seen;
+use crate::convert::is_content;
+use crate::history::{History, Moment, Seen};
+use crate::past::PastDir;
 use crate::reports::shown_directory;
 use core::hash::BuildHasher as _;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Arc, Weak};
-use vnode::{Time, Vnode};
+use vnode::{Kind, Time, Vnode};
 
 /// The bit that all numbers of past objects have.
 const PAST: u64 = 1 << 63;
@@ -25,6 +27,8 @@ pub(crate) enum PastKey {
     Tree { dir: u64, generation: u32, time: (i64, u32) },
     /// An entry of a past directory.
     Entry { parent: u64, name: Box<[u8]> },
+    /// What a file that has several names now was at a time.
+    Linked { file: u64, generation: u32, time: (i64, u32) },
     /// The directory `.versions` of a directory.
     View { dir: u64, generation: u32 },
 }
@@ -35,6 +39,28 @@ impl PastKey {
         let (dir, generation, is_link) = seen.set.identity();
         let (stem, ended) = (Arc::clone(&seen.set.stem), (seen.ended.sec, seen.ended.nsec));
         Self::Version { dir, generation, is_link, stem, number: seen.version.number, ended, is_raw }
+    }
+
+    /// Returns the key of what an entry of a past directory was. The names of a file share it, as
+    /// far as their histories say that they are names of one file.
+    pub(crate) fn entry(parent: &PastDir, name: &[u8], history: &History, moment: &Moment) -> Self {
+        let of_file = match moment {
+            Moment::Version(position) => history
+                .versions
+                .get(*position)
+                .filter(|seen| seen.set.is_link() && is_content(seen.version.letter))
+                .map(|seen| Self::version(seen, false)),
+            Moment::Head => {
+                history.head.as_ref().filter(|head| head.attr.kind() == Kind::Regular && head.attr.nlink > 1).map(
+                    |head| {
+                        let time = (parent.time.sec, parent.time.nsec);
+                        Self::Linked { file: head.vnode.id(), generation: head.vnode.generation(), time }
+                    },
+                )
+            }
+            Moment::Inode(..) => None,
+        };
+        of_file.unwrap_or_else(|| Self::Entry { parent: parent.id, name: name.into() })
     }
 
     /// Returns the key of a directory at a time.
