@@ -223,8 +223,14 @@ impl Head<'_> {
 
     /// Makes a version of a file with several names before one of them goes, whose history ends
     /// with it: the file may change under the other names. `None` if the policy wants no version.
-    pub(crate) fn mark(&self, cx: &Cx<'_>, session: &mut Session, own: &Arc<Set>, attr: &Attr) -> Result<Option<Made>> {
-        if self.is_excluded(cx, attr)? {
+    pub(crate) fn mark(
+        &self,
+        cx: &Cx<'_>,
+        session: &mut Session,
+        own: &Arc<Set>,
+        (attr, cause): (&Attr, Cause),
+    ) -> Result<Option<Made>> {
+        if self.leaves_none(cx, attr, cause)? {
             return Ok(None);
         }
         let server = self.core.server(cx);

@@ -16,7 +16,7 @@ use versionpolicy::{
     Access, AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
     UserConfig, Versions,
 };
-use versionset::{STORE, Who};
+use versionset::{Cause, STORE, Who};
 use vnode::{Attr, Cx, Kind, Name, NumberMap, OpenFlags, Result, Time, Vnode};
 
 /// The administrator's configuration, unless the mount option `config=` names another file.
@@ -404,7 +404,13 @@ impl Head<'_> {
         Ok(self.wanted(cx, attr)? != Versions::All)
     }
 
-    /// Whether no version of the file is made when its last name goes.
+    /// Whether the policy wants no version of the file when a name leaves it. A file that is
+    /// renamed is not lost.
+    pub(crate) fn leaves_none(&self, cx: &Cx<'_>, attr: &Attr, cause: Cause) -> Result<bool> {
+        if cause == Cause::Rename { self.is_excluded(cx, attr) } else { self.is_forgotten(cx, attr) }
+    }
+
+    /// Whether no version of the file is made when a name of it is removed.
     pub(crate) fn is_forgotten(&self, cx: &Cx<'_>, attr: &Attr) -> Result<bool> {
         Ok(self.wanted(cx, attr)? == Versions::None)
     }

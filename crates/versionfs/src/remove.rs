@@ -148,7 +148,7 @@ impl VersionVnode {
         if attr.nlink > 1 {
             cx.require_blocking()?;
             let own = self.core.set_of_name(dir, name.as_bytes());
-            let made = self.head().mark(cx, &mut session, &own, &attr)?;
+            let made = self.head().mark(cx, &mut session, &own, (&attr, cause))?;
             let reserved = self.head().reserve_record(cx, &own, &attr);
             reserved.inspect_err(|_| {
                 self.head().take_back(cx, Some(&mut session), made.clone(), Errno::CANCELED);
@@ -178,7 +178,7 @@ impl VersionVnode {
     /// because it is small. `None` if the policy wants no version.
     fn copy_special(&self, cx: &Cx<'_>, own: &Arc<Set>, attr: &Attr, cause: Cause) -> Result<Option<Made>> {
         cx.require_blocking()?;
-        if self.head().is_excluded(cx, attr)? {
+        if self.head().leaves_none(cx, attr, cause)? {
             return Ok(None);
         }
         let server = self.core.server(cx);
@@ -300,7 +300,7 @@ impl VersionVnode {
 
     fn try_record_leaving(&self, server: &Cx<'_>, own: &Arc<Set>, (made, cause): (Option<&Made>, Cause)) -> Result<()> {
         let attr = self.lower.getattr(server)?;
-        let is_excluded = made.is_none() && self.head().is_excluded(server, &attr)?;
+        let is_excluded = made.is_none() && self.head().leaves_none(server, &attr, cause)?;
         let mut locked = own.lock(&self.core, server)?;
         let now = self.core.now();
         let (mut records, mut begin) = (Vec::new(), None);

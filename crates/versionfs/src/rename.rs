@@ -263,7 +263,7 @@ impl Move<'_> {
         let Some(sets) = object.head().sets(&server, self.attr.nlink)? else { return Ok(Left::Nothing) };
         if !Arc::ptr_eq(&sets.own, &sets.keeps) {
             let attr = object.lower.getattr(&server)?;
-            return object.head().mark(cx, session, &sets.own, &attr).map(Left::Inode);
+            return object.head().mark(cx, session, &sets.own, (&attr, Cause::Rename)).map(Left::Inode);
         }
         let locked = sets.own.lock(&object.core, &server)?;
         if let Some(made) = object.head().close(cx, locked, &sets.own, Cause::Rename)? {

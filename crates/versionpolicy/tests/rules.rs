@@ -214,6 +214,8 @@ fn the_built_in_policy() {
         assert_eq!((removed.versions, removed.number.max), (Versions::Removed, 10), "{path}");
         assert_eq!(removed.age, range(0, 90 * 86_400), "{path}");
     }
+    let unfinished = policies.effective(&subject("/a/.git/objects/12/tmp_obj_x1y2z3", ANN));
+    assert_eq!(unfinished.versions, Versions::None);
     // What nobody makes again.
     for path in ["/a/.git/config", "/a/cache/x", "/a/foo", "/a/Cargo.toml", "/a/Cargo.lock", "/a/notes.db"] {
         assert_eq!(policies.effective(&subject(path, ANN)).versions, Versions::All, "{path}");

@@ -178,6 +178,20 @@ fn restored_hard_links_are_names_of_one_file() {
     assert_eq!((again[0].1, again[1].1), (0, 0));
 }
 
+/// As after `git clone` of a repository in the same mount, which links the objects.
+#[test]
+fn a_removed_clone_comes_back() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p repo/.git/objects/1f; cd repo/.git; echo object >objects/1f/e2; ln -s e2 objects/1f/link");
+    stage.shell("cp -al repo clone; rm -r clone");
+    let restored = stage.done(&["restore", "-v", "clone"]);
+    assert_eq!(read("clone/.git/objects/1f/e2"), "object\n", "{restored}");
+    assert_eq!(fs::read_link(format!("{MOUNT}/clone/.git/objects/1f/link")).unwrap(), Path::new("e2"));
+    // The name under which Git wrote an object is not kept.
+    stage.shell("cd repo/.git/objects/1f; echo new >tmp_obj_x; ln tmp_obj_x aa; rm tmp_obj_x");
+    assert_eq!(stage.status(&["restore", "repo/.git/objects/1f/tmp_obj_x"]).code, 1);
+}
+
 /// A name may be one of another file now.
 #[test]
 fn a_restore_writes_to_no_other_file() {

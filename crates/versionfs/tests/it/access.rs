@@ -118,9 +118,9 @@ fn versions_are_listed_and_opened() {
         let lines: Vec<&str> = reply.lines().collect();
         assert_eq!(lines[0], "set file 1 2 2");
         let fields: Vec<&str> = lines[1].split(' ').collect();
-        assert_eq!(fields.len(), 18, "{reply}");
+        assert_eq!(fields.len(), 19, "{reply}");
         assert_eq!((fields[0], fields[2], fields[3], fields[5], fields[11]), ("1", "file", "3", "644", "truncate"));
-        assert_eq!(fields[15..], ["-", "-", "-"]);
+        assert_eq!(fields[15..], ["-"; 4]);
         assert_eq!(ask(&dir, "versionfs.names", ""), "file 1 2 2 a\\040b\n");
         for (number, text) in [(1, "one"), (2, "two!")] {
             let old = version(&dir, "a\\040b", number);
@@ -352,11 +352,11 @@ fn versions_are_pinned_and_annotated() {
     bed.write("f", b"2");
     ask(&dir, "versionfs.pin", "f 1 on");
     ask(&dir, "versionfs.annotate", "f 1 before\\040the talk");
-    assert_eq!(list(&dir, "f")[0][16..], ["p", "before\\040the\\040talk"]);
+    assert_eq!(list(&dir, "f")[0][16..18], ["p", "before\\040the\\040talk"]);
     assert_eq!(run(&dir, &root(), "versionfs.discard", "f 1"), Err(Errno::PERM));
     ask(&dir, "versionfs.pin", "f 1 off");
     ask(&dir, "versionfs.annotate", "f 1");
-    assert_eq!(list(&dir, "f")[0][16..], ["-", "-"]);
+    assert_eq!(list(&dir, "f")[0][16..], ["-"; 3]);
     ask(&dir, "versionfs.discard", "f 1");
     assert_eq!(ask(&dir, "versionfs.list", "f"), "set file 0 0 0\n");
     for (command, input) in [("pin", "f 1 yes"), ("pin", "f 1"), ("discard", "f"), ("chown", "f x 1"), ("chmod", "f 9")]
