@@ -361,9 +361,9 @@ fn permissions_are_those_of_the_callers_view(transport: Transport) {
     bad.run("(while stat closed >/dev/null; do :; done) & (while stat closed/. > /dev/null; do :; done) & :");
     let (secret, dir) = (views.path("closed/secret"), views.path("closed"));
     let end = Instant::now() + Duration::from_secs(4);
-    let attempts = strata_tests::user::as_user(strata_tests::user::USER, || {
+    strata_tests::user::as_user(strata_tests::user::USER, || {
         let mut attempts = 0_u64;
-        while Instant::now() < end {
+        while Instant::now() < end || attempts <= 100 {
             assert!(fs::read(&secret).is_err(), "after {attempts} attempts");
             // Opening is checked by the kernel alone; nothing is listed.
             let listed = fs::read_dir(&dir).map_or(0, |entries| entries.filter(Result::is_ok).count());
@@ -372,9 +372,7 @@ fn permissions_are_those_of_the_callers_view(transport: Transport) {
             assert!(fs::remove_file(&secret).is_err(), "after {attempts} attempts");
             attempts += 1;
         }
-        attempts
     });
-    assert!(attempts > 100, "{attempts}");
     bad.run("kill %1 %2; wait; true");
     assert_eq!(read(&secret), "secret");
 }
@@ -588,7 +586,7 @@ fn both_views_use_the_same_names_at_the_same_time(transport: Transport) {
     bad.run("(while [ ! -e own/stop ]; do [ \"$(cat f dir/deep/er/f)\" = $'bad\\nb' ] || echo wrong >> own/wrong; mkdir dir/t; rmdir dir/t; done) & :");
     let end = Instant::now() + Duration::from_secs(3);
     let mut rounds = 0;
-    while Instant::now() < end {
+    while Instant::now() < end || rounds <= 50 {
         let mut text = String::new();
         File::open(views.path("f")).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), read(views.path("dir/deep/er/f")).as_str()), ("good\n", "g\n"));
@@ -597,7 +595,6 @@ fn both_views_use_the_same_names_at_the_same_time(transport: Transport) {
         assert!(rustix::fs::statat(&dir, "deep", rustix::fs::AtFlags::empty()).is_ok());
         rounds += 1;
     }
-    assert!(rounds > 50, "{rounds}");
     bad.run("touch own/stop; wait");
     let wrong = views.lower("bad").join("own/wrong");
     assert!(!wrong.exists(), "{}", read(&wrong));
