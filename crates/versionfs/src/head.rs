@@ -466,16 +466,27 @@ impl Head<'_> {
     }
 
     /// Discards the versions that need bytes of this head, for which there is no room. Returns
-    /// whether none is left: somebody may protect one.
+    /// false if somebody protects one: then all stay, because an older one may need bytes of a
+    /// newer one.
     pub(crate) fn give_up(&self, server: &Cx<'_>, set: &Arc<Set>) -> Result<bool> {
         let tags = crate::tags::times(self.core, server)?;
         let mut locked = set.lock(self.core, server)?;
-        while let Some((number, letter)) = locked.dependent() {
-            let Some(version) = locked.index().versions.get(&number) else { return Ok(false) };
+        if locked.dependent().is_none() {
+            return Ok(true);
+        }
+        let newest_first = locked.index().versions.values().rev();
+        let mut needy: Vec<_> = newest_first.take_while(|version| version.letter.depends_on_newer()).collect();
+        let is_protected = |version: &&Version| {
             let info = info(set, version, 0, &tags);
-            if !loses_version() || info.pinned || info.tagged || info.landmark {
-                return Ok(false);
-            }
+            info.pinned || info.tagged || info.landmark
+        };
+        if !loses_version() || needy.iter().any(is_protected) {
+            return Ok(false);
+        }
+        // No version needs bytes of the oldest, whatever fails or is killed then.
+        needy.reverse();
+        let needy: Vec<_> = needy.iter().map(|version| (version.number, version.letter)).collect();
+        for (number, letter) in needy {
             locked.discard_tail(server, number, letter)?;
         }
         Ok(true)

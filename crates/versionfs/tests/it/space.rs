@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use testkit::Rng;
 use versionfs::VersionFs;
+use versionset::Letter;
 use vnode::{Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
 const SPACE: u64 = 2 << 20;
@@ -392,4 +393,40 @@ fn a_pinned_version_in_a_removed_directory_stays() {
         .unwrap();
     let versions: Vec<&String> = names.iter().filter(|name| name.starts_with("f;") && *name != "f;i").collect();
     assert!(versions.len() == 1 && versions[0].ends_with('2'), "{names:?}");
+}
+
+/// A version of a removed file may be a difference to one of the file that has the name now, which
+/// then stays with it.
+#[test]
+fn a_pinned_version_keeps_the_bytes_that_it_takes_from_another_file() {
+    let mut at = 1;
+    loop {
+        let faults = Faults::new();
+        let lower = disk(&faults);
+        let layer = mount(&lower, &format!("storage = \"delta\"\n{CONFIG}"));
+        let root = layer.root();
+        let data = content("f", 0, 20_000);
+        write(&root, "f", &data).unwrap();
+        root.unlink(&cx(), name(b"f")).unwrap();
+        write(&root, "f", &data).unwrap();
+        get(&root, "f").open(&cx(), OpenFlags::WRONLY).unwrap().write(&cx(), &[b'x'; 4096], 8192).unwrap();
+        root.control(&cx(), "versionfs.clean", b"").unwrap();
+        root.control(&cx(), "versionfs.pin", b"f 1 on").unwrap();
+        let letters: Vec<_> = index(&lower, b"f").versions.values().map(|version| version.letter).collect();
+        assert_eq!(letters, [Letter::Delta, Letter::Sparse]);
+        fill(&lower);
+        faults.arm(Plan { count: Count::Allocations, at, fault: Fault::Errors(Errno::NOSPC) });
+        let done = change(&root, &SetAttr { size: Some(10), ..SetAttr::default() });
+        let fired = faults.fired();
+        faults.disarm();
+        assert!(matches!(done, Ok(()) | Err(Errno::NOSPC)), "{done:?} at {at}");
+        let token = root.control(&cx(), "versionfs.open", b"f 1").unwrap();
+        let version = root.lookup(&cx(), name(token.trim_ascii())).unwrap().unwrap();
+        assert!(read_all(&*version.vnode) == data, "at {at}");
+        if !fired {
+            break;
+        }
+        at += 1;
+    }
+    assert!(at > 3, "{at}");
 }

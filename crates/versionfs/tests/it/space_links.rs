@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use crate::common::clerk::inspect;
-use crate::common::policies::{Host, cx, name, read_all};
+use crate::common::policies::{Host, cx, name, read_all, try_read_all};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -346,10 +346,11 @@ impl World {
         self.may(cleaned);
     }
 
-    fn read_token(&self, token: &[u8]) -> Vec<u8> {
-        match self.layer.root().lookup(&cx(), name(token.trim_ascii())) {
-            Ok(Some(version)) => read_all(&*version.vnode),
-            other => self.fail(&format!("a version was opened, but can't be read: {:?}", other.map(|_| ()))),
+    fn read_token(&self, token: &[u8], what: &str) -> Vec<u8> {
+        let found = self.layer.root().lookup(&cx(), name(token.trim_ascii()));
+        match found.and_then(|found| try_read_all(&*found.ok_or(Errno::NOENT)?.vnode)) {
+            Ok(bytes) => bytes,
+            Err(errno) => self.fail(&format!("{what}: it was opened, but can't be read: {errno}")),
         }
     }
 
@@ -391,7 +392,7 @@ impl World {
             let fields: Vec<&str> = line.split(' ').collect();
             let input = format!("{file} {}", fields[0]);
             let bytes = match root.control(&cx(), "versionfs.open", input.as_bytes()) {
-                Ok(token) => self.read_token(&token),
+                Ok(token) => self.read_token(&token, &format!("{file}: {list}\n{line}")),
                 // It was renamed, and its history under the other name has gone.
                 Err(Errno::STALE) if fields[1] == "r" => continue,
                 Err(errno) => self.fail(&format!("{file}: {list}\n{line}: {errno}")),
@@ -592,6 +593,54 @@ fn any_step_of_a_change_of_several_names_may_fail_for_lack_of_space() {
                     assert!(at > 1 || what == "excluded", "{what}, {operation}");
                 }
             }
+        }
+    }
+}
+
+/// A full disk with a file `f` that has the other name `g`. A tag protects its first version, which
+/// lacks a block that only the second one has.
+fn tagged(label: String) -> World {
+    let mut world = World::new(&disk(SPACE), CONFIGS[3].1);
+    world.log.push(label);
+    let by = user(1000);
+    tick(&world.lower);
+    for file in ["b", "c"] {
+        world.create(file, 9000, &by);
+    }
+    world.create("f", 20_000, &by);
+    world.link("f", "g", &by);
+    tick(&world.lower);
+    world.tag();
+    for len in [8192, 12_288] {
+        tick(&world.lower);
+        world.overwrite("f", len, false, &by);
+    }
+    tick(&world.lower);
+    world.fill();
+    world
+}
+
+/// Whatever has no room, a version that is protected keeps the bytes that it takes from newer ones,
+/// which are not.
+#[test]
+fn a_tagged_version_keeps_the_bytes_of_newer_ones_that_go() {
+    for (operation, run) in FREE {
+        for fault in [Fault::Error(Errno::NOSPC), Fault::Errors(Errno::NOSPC)] {
+            let (mut at, mut fired) = (1, true);
+            while fired {
+                let mut world = tagged(format!("{operation}, {fault:?} at {at}"));
+                let faults = world.lower.faults().clone();
+                faults.arm(Plan { count: Count::Allocations, at, fault });
+                run(&mut world);
+                fired = faults.fired();
+                faults.disarm();
+                world.check();
+                world.remount(false);
+                world.check();
+                world.finish();
+                at += 1;
+            }
+            assert!(at > 2, "{operation}");
         }
     }
 }

@@ -108,11 +108,15 @@ pub(crate) fn index(lower: &Arc<MemFs>, file: &[u8]) -> Index {
 }
 
 pub(crate) fn read_all(vnode: &dyn Vnode) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(vnode.getattr(&cx()).unwrap().size).unwrap()];
-    let file = vnode.open(&cx(), OpenFlags::RDONLY).unwrap();
-    let len = versionset::read_full(&cx(), &*file, &mut bytes, 0).unwrap();
+    try_read_all(vnode).unwrap()
+}
+
+pub(crate) fn try_read_all(vnode: &dyn Vnode) -> vnode::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(vnode.getattr(&cx())?.size).unwrap()];
+    let file = vnode.open(&cx(), OpenFlags::RDONLY)?;
+    let len = versionset::read_full(&cx(), &*file, &mut bytes, 0)?;
     bytes.truncate(len);
-    bytes
+    Ok(bytes)
 }
 
 pub(crate) fn head(layer: &dyn Layer, file: &[u8]) -> Option<Vec<u8>> {
