@@ -93,7 +93,7 @@ impl VersionVnode {
             return self.head().version_before(cx, session, &*head, (before, cause), changes);
         }
         let range = changes.unwrap_or(0..0);
-        self.head().preserve(cx, session, &*head, (before, cause), range).map(|()| None)
+        self.head().preserve(cx, session, &*head, (before, cause), range)
     }
 
     /// Runs a change of an extended attribute, after making a version.

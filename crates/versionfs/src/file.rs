@@ -243,35 +243,36 @@ impl Head<'_> {
         let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
         let made = match self.make(cx, session, &sets.keeps, head, (attr, cause), changes.is_some()) {
             // Not even in place can the version that needs the head be written.
-            Err(errno) if self.may_forgo(cx, session, &sets, (attr, cause, errno))? => return Ok(None),
-            made => made?,
+            Err(errno) => return self.forgo(cx, session, &sets, (attr, cause, errno)).map(Some),
+            Ok(made) => made,
         };
-        let Some(range) = changes else { return Ok(made) };
-        let Err(errno) = self.save(cx, session, head, range) else { return Ok(made) };
+        let Some(range) = changes else { return Ok(Some(made)) };
+        let Err(errno) = self.save(cx, session, head, range) else { return Ok(Some(made)) };
         // Nothing has changed yet, whatever the error is.
-        let is_gone = made.is_none() || self.take_back(cx, Some(session), made, Errno::CANCELED);
-        if is_gone && self.may_forgo(cx, session, &sets, (attr, cause, errno))? {
-            return Ok(None);
+        if !self.take_back(cx, Some(session), Some(made), Errno::CANCELED) {
+            return Err(errno);
         }
-        Err(errno)
+        self.forgo(cx, session, &sets, (attr, cause, errno)).map(Some)
     }
 
-    /// Whether a change is made although the bytes that it overwrites had no room: the versions
-    /// that need them are discarded.
-    fn may_forgo(
+    /// Lets a change be made although the bytes that it overwrites had no room: the versions that
+    /// need them are discarded.
+    ///
+    /// # Errors
+    /// `errno`, if that may not be; those of the layer below.
+    fn forgo(
         &self,
         cx: &Cx<'_>,
         session: &mut Session,
         sets: &HeadSets,
         (attr, cause, errno): (&Attr, Cause, Errno),
-    ) -> Result<bool> {
+    ) -> Result<Made> {
         let server = self.core.server(cx);
         if !self.may_skip(self.policy(cx, attr)?.as_ref(), cause, errno) || !self.give_up(&server, &sets.keeps)? {
-            return Ok(false);
+            return Err(errno);
         }
         session.active = None;
-        self.has_skipped(&server, &sets.keeps, errno)?;
-        Ok(true)
+        self.skip(&server, &sets.keeps, attr, errno)
     }
 
     /// Saves the bytes of a range in the version that receives them.
@@ -287,6 +288,7 @@ impl Head<'_> {
     }
 
     /// Saves bytes that change without a new version, for older versions that depend on them.
+    /// Returns a version if there was no room for them.
     pub(crate) fn preserve(
         &self,
         cx: &Cx<'_>,
@@ -294,11 +296,11 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
         range: Range<u64>,
-    ) -> Result<()> {
-        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(()) };
+    ) -> Result<Option<Made>> {
+        let Some(sets) = self.sets(cx, attr.nlink)? else { return Ok(None) };
         match self.activate(cx, session, &sets.keeps).and_then(|()| self.save(cx, session, head, range)) {
-            Err(errno) if self.may_forgo(cx, session, &sets, (attr, cause, errno))? => Ok(()),
-            saved => saved,
+            Err(errno) => self.forgo(cx, session, &sets, (attr, cause, errno)).map(Some),
+            Ok(()) => Ok(None),
         }
     }
 }
@@ -411,7 +413,7 @@ impl VersionFile {
             self.made.store(true, Ordering::Relaxed);
             return Ok(made);
         }
-        head.preserve(cx, session, &*self.lower, (attr, cause), range).map(|()| None)
+        head.preserve(cx, session, &*self.lower, (attr, cause), range)
     }
 
     /// Passes on the result of a change. If it failed, takes back the version made before it.

@@ -63,24 +63,34 @@ impl Head<'_> {
         errno: Errno,
     ) -> bool {
         let Some(made) = made.filter(|_| errno != Errno::IO) else { return false };
-        if let Some(session) = session {
+        let server = self.core.server(cx);
+        if let (Some(session), Some(_)) = (session, made.letter) {
             session.active = None;
         }
-        let server = self.core.server(cx);
+        let now = match self.lower.kind() {
+            Kind::Regular => match self.lower.getattr(&server) {
+                Ok(attr) => Stamp::of(&attr),
+                Err(_) => return false,
+            },
+            _ => made.before,
+        };
         let Ok(mut locked) = made.set.lock(self.core, &server) else { return false };
-        let newest = locked.index().newest().filter(|newest| newest.number == made.number);
-        let Some(before) = newest.map(|newest| Stamp { size: newest.size, mtime: newest.mtime }) else { return false };
-        if self.lower.kind() == Kind::Regular {
-            let Ok(attr) = self.lower.getattr(&server) else { return false };
-            let now = Stamp::of(&attr);
-            // A write that fails may have set the time.
-            let is_same = now == before || locked.reseal_before(&server, made.number, &now).is_ok();
-            if now.size != before.size || !is_same {
-                return false;
-            }
+        let is_last = match made.letter {
+            Some(_) => locked.index().newest().is_some_and(|newest| newest.number == made.number),
+            None => locked.index().next() == made.number.saturating_add(1),
+        };
+        if !is_last || now.size != made.before.size {
+            return false;
         }
-        let stored = locked.file(&server, made.letter, made.number).ok().flatten().map_or(0, |entry| stored(&entry));
-        if locked.remove(&server, made.letter, made.number).is_err() {
+        let Some(letter) = made.letter else {
+            return locked.append_after(&server, &[Record::Retracted(made.number)]).is_ok();
+        };
+        // A write that fails may have set the time.
+        if now != made.before && locked.reseal_before(&server, made.number, &now).is_err() {
+            return false;
+        }
+        let stored = locked.file(&server, letter, made.number).ok().flatten().map_or(0, |entry| stored(&entry));
+        if locked.remove(&server, letter, made.number).is_err() {
             return false;
         }
         if locked.append(&server, &[Record::Retracted(made.number)]).is_err() {
@@ -241,8 +251,11 @@ impl Head<'_> {
             self.make(cx, session, &self.link_set(), &*file, (attr, Cause::Link), false)
         });
         match made {
-            Err(errno) if self.may_skip(self.policy(cx, attr)?.as_ref(), Cause::Link, errno) => Ok(None),
-            made => made,
+            Err(errno) if self.may_skip(self.policy(cx, attr)?.as_ref(), Cause::Link, errno) => {
+                tracing::warn!(%errno, "no room for the last version of the name {}", own.stem.escape_ascii());
+                Ok(None)
+            }
+            made => made.map(Some),
         }
     }
 
@@ -328,7 +341,7 @@ impl Head<'_> {
         locked.opened(version.number);
         self.made(cx, set, &mut locked, (attr, version.number));
         session.active = Some(Active { set: Arc::clone(set), number: version.number, writer });
-        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Sparse })
+        Ok(Made::new(set, &version, attr))
     }
 
     /// Makes a version that is an ordinary copy.
@@ -353,7 +366,7 @@ impl Head<'_> {
         })?;
         self.core.space.took(bytes);
         self.made(cx, set, &mut locked, (attr, version.number));
-        Ok(Made { set: Arc::clone(set), number: version.number, letter: Letter::Full })
+        Ok(Made::new(set, &version, attr))
     }
 
     /// Makes the file of a version, a copy of `file`.
@@ -384,11 +397,9 @@ impl Head<'_> {
         cx.require_blocking()?;
         let server = self.core.server(cx);
         let mut locked = made.set.lock(self.core, &server)?;
-        let is_there = match locked.file(&server, made.letter, made.number)? {
-            Some(entry) => entry.vnode.id() == self.lower.id(),
-            // Discarded.
-            None => false,
-        };
+        let file = made.letter.map(|letter| locked.file(&server, letter, made.number)).transpose()?.flatten();
+        // It may be discarded.
+        let is_there = file.is_some_and(|entry| entry.vnode.id() == self.lower.id());
         if is_there {
             let (attr, xattrs) = (self.lower.getattr(&server)?, self.xattrs(&server)?);
             let file = self.lower.open(&server, OpenFlags::RDONLY)?;
@@ -425,7 +436,7 @@ impl Head<'_> {
         head: &dyn OpenFile,
         (attr, cause): (&Attr, Cause),
         changes_data: bool,
-    ) -> Result<Option<Made>> {
+    ) -> Result<Made> {
         let policy = self.policy(cx, attr)?;
         self.look_for_mappings(cx, session)?;
         // No delta could be kept right.
@@ -438,15 +449,16 @@ impl Head<'_> {
             self.begin(cx, session, set, attr, cause)
         };
         match made {
-            Err(errno) if self.may_skip(policy.as_ref(), cause, errno) => {
-                if cause == Cause::Link {
-                    tracing::warn!(%errno, "no room for the last version of a name of {}", set.stem.escape_ascii());
-                } else {
-                    self.has_skipped(&self.core.server(cx), set, errno)?;
+            // What the name that goes has had is recorded with its end.
+            Err(errno) if cause != Cause::Link && self.may_skip(policy.as_ref(), cause, errno) => {
+                let skipped = self.skip(&self.core.server(cx), set, attr, errno)?;
+                let activated = self.activate(cx, session, set);
+                if activated.is_err() {
+                    self.take_back(cx, None, Some(skipped.clone()), Errno::CANCELED);
                 }
-                self.activate(cx, session, set).map(|()| None)
+                activated.map(|()| skipped)
             }
-            made => made.map(Some),
+            made => made,
         }
     }
 
@@ -492,15 +504,15 @@ impl Head<'_> {
         Ok(true)
     }
 
-    /// Notes that a change is made without a version: what the head is afterwards, it was not
-    /// before. The missing version takes a number, so that no later one counts as the first of the
-    /// head.
-    pub(crate) fn has_skipped(&self, server: &Cx<'_>, set: &Arc<Set>, errno: Errno) -> Result<()> {
+    /// Records that a change is about to be made without a version: what the head is afterwards, it
+    /// was not before. The missing version takes a number, so that no later one counts as the first
+    /// of the head. After a kill before the change, nothing is known of the head until then.
+    pub(crate) fn skip(&self, server: &Cx<'_>, set: &Arc<Set>, attr: &Attr, errno: Errno) -> Result<Made> {
         tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
         let mut locked = set.lock(self.core, server)?;
-        let end = locked.time_of_change(self.core.now());
-        let next = locked.index().next().saturating_add(1);
-        locked.append_after(server, &[Record::Ended(end), Record::Next(next)])
+        let (number, end) = (locked.index().next(), locked.time_of_change(self.core.now()));
+        locked.append_after(server, &[Record::Ended(end), Record::Next(number.saturating_add(1))])?;
+        Ok(Made { set: Arc::clone(set), number, letter: None, before: Stamp::of(attr) })
     }
 
     /// Sees to it that the record of a name that goes or comes has room, before that: afterwards it

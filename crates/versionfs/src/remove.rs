@@ -206,7 +206,7 @@ impl VersionVnode {
             Ok((version, ())) => {
                 self.head().made(&server, own, &mut locked, (attr, version.number));
                 drop(locked);
-                Ok(Some(Made { set: Arc::clone(own), number: version.number, letter: Letter::Special }))
+                Ok(Some(Made::new(own, &version, attr)))
             }
             Err(errno) => {
                 drop(locked);
@@ -242,7 +242,7 @@ impl VersionVnode {
         })?;
         victim.head().made(&server, &sets.keeps, &mut locked, (attr, version.number));
         drop(locked);
-        let made = Made { set: sets.keeps, number: version.number, letter };
+        let made = Made::new(&sets.keeps, &version, attr);
         if !Arc::ptr_eq(&sets.own, &made.set) {
             victim.record_leaving(&server, &sets.own, (Some(&made), cause));
         }

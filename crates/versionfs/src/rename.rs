@@ -7,7 +7,7 @@ use crate::remove::Fate;
 use crate::session::Session;
 use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
-use versionset::{Birth, Cause, Letter, Place, Record, Version, version_name};
+use versionset::{Birth, Cause, Letter, Place, Record, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
 
 /// An entry that is renamed, and where to.
@@ -282,9 +282,7 @@ impl Move<'_> {
             });
         drop(locked);
         match recorded {
-            Ok((Version { number, .. }, ())) => {
-                Ok(Left::Version(Made { set: sets.own, number, letter: Letter::Renamed }))
-            }
+            Ok((version, ())) => Ok(Left::Version(Made::new(&sets.own, &version, &self.attr))),
             Err(errno) if object.head().may_lose(cx, &self.attr, errno)? => Ok(Left::Nothing),
             Err(errno) => Err(errno),
         }

@@ -14,10 +14,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
     Cause, Condition, Departure, Head, Index, LINKS, Letter, Record, STORE, Seal, Sparse, SparseWriter, Stamp,
-    StoreFiles, StoreName, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
+    StoreFiles, StoreName, Version, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
 };
 use vnode::{
-    Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode,
+    Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time,
+    Vnode,
 };
 
 /// Versions of all sets together that stay in memory after use.
@@ -127,12 +128,23 @@ pub(crate) struct Locked<'a> {
     trusts_heads: bool,
 }
 
-/// A version that was made.
+/// A version that was made before a change, or could not be.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) set: Arc<Set>,
     pub(crate) number: u64,
-    pub(crate) letter: Letter,
+    /// How it is stored; `None` if there was no room for it.
+    pub(crate) letter: Option<Letter>,
+    /// What its head looked like before the change.
+    pub(crate) before: Stamp,
+}
+
+impl Made {
+    /// Describes a version that was made of an object with these attributes.
+    pub(crate) fn new(set: &Arc<Set>, version: &Version, attr: &Attr) -> Self {
+        let (set, letter) = (Arc::clone(set), Some(version.letter));
+        Self { set, number: version.number, letter, before: Stamp::of(attr) }
+    }
 }
 
 /// The sets in use, and those used last.

@@ -84,7 +84,8 @@ pub enum Record {
     BornBefore(u64, Birth),
     /// The last version, which is discarded, ended at this time.
     Ended(Time),
-    /// The newest version was not made after all: its head goes on.
+    /// The newest version, or the last one that had no room, was not made after all: its head goes
+    /// on.
     Retracted(u64),
 }
 
@@ -297,8 +298,9 @@ pub struct Index {
     pub links: Vec<LinkPeriod>,
     /// When the last version ended, even if it is discarded: what came after it is another content.
     pub last_end: Option<Time>,
-    /// The same before the newest version was made.
-    end_before: Option<Time>,
+    /// The number of the newest version, or of the one that had no room after it, and the last end
+    /// before that.
+    end_before: (u64, Option<Time>),
     next: u64,
     /// Records in the log, for the decision when to rewrite it.
     records: u64,
@@ -384,14 +386,16 @@ impl Index {
                     }
                 }
                 self.next = self.next.max(version.number.saturating_add(1));
-                self.end_before = self.last_end;
+                self.end_before = (version.number, self.last_end);
                 self.last_end = self.last_end.max(Some(version.died));
                 self.versions.insert(version.number, version);
             }
             Record::Converted { number, letter } => self.change(number, |version| version.letter = letter),
             Record::Retracted(number) => {
+                if self.end_before.0 == number {
+                    self.last_end = self.end_before.1;
+                }
                 if self.newest().is_some_and(|newest| newest.number == number) {
-                    self.last_end = self.end_before;
                     self.birth = self.birth.take().or(self.earlier_births.remove(&number));
                 }
                 // The head has no version with this number.
@@ -439,7 +443,10 @@ impl Index {
                     self.earlier_births.entry(last).or_insert(birth);
                 }
             }
-            Record::Ended(time) => self.last_end = self.last_end.max(Some(time)),
+            Record::Ended(time) => {
+                self.end_before = (self.next(), self.last_end);
+                self.last_end = self.last_end.max(Some(time));
+            }
             Record::BornBefore(last, birth) => drop(self.earlier_births.insert(last, birth)),
         }
     }
@@ -572,6 +579,25 @@ mod tests {
         assert_eq!(condition, Condition::Complete);
         index.rewritten();
         assert_eq!(Index { end_before: index.end_before, ..again }, index);
+    }
+
+    #[test]
+    fn a_version_that_had_no_room_is_taken_back() {
+        let end = |sec| Some(Time { sec, nsec: 0 });
+        let mut index = Index::default();
+        index.apply(Record::Made(example(1)));
+        let first = index.last_end;
+        let skip = [Record::Ended(Time { sec: 1 << 41, nsec: 0 }), Record::Next(3)];
+        skip.iter().for_each(|record| index.apply(record.clone()));
+        assert_eq!((index.last_end, index.next()), (end(1 << 41), 3));
+        // Another one: the end of this one stays.
+        let mut other = index.clone();
+        other.apply(Record::Retracted(1));
+        assert_eq!(other.last_end, end(1 << 41));
+        for _ in 0..2 {
+            index.apply(Record::Retracted(2));
+            assert_eq!((index.last_end, index.next(), index.versions.len()), (first, 3, 1));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use testkit::Rng;
 use versionfs::{Options, PolicySource, VersionFs};
 use versionset::{Index, LINKS, STORE};
-use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Time, Vnode};
+use vnode::{Cx, Errno, Layer, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Time, Vnode, XattrFlags};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -430,6 +430,14 @@ impl World {
         }
     }
 
+    /// Returns what a name had when the last tag was made.
+    fn at_tag(&self, file: &str) -> Option<Vec<u8>> {
+        let (tag, _) = self.tags.last()?;
+        let token = self.layer.root().control(&cx(), "versionfs.at", tag.as_bytes()).unwrap();
+        let dir = self.layer.root().lookup(&cx(), name(token.trim_ascii())).unwrap().unwrap().vnode;
+        dir.lookup(&cx(), name(file.as_bytes())).unwrap().map(|entry| read_all(&*entry.vnode))
+    }
+
     /// Ends the mount and checks the disk.
     fn finish(self) {
         let Self { lower, layer, log, .. } = self;
@@ -642,5 +650,56 @@ fn a_tagged_version_keeps_the_bytes_of_newer_ones_that_go() {
             }
             assert!(at > 2, "{operation}");
         }
+    }
+}
+
+type Change = fn(&World) -> Result<()>;
+
+/// A change that would have been made without a version, and fails, leaves no hole in the past.
+#[test]
+fn a_change_that_fails_on_a_full_disk_leaves_the_past_whole() {
+    let changes: [(&str, Change); 4] = [
+        ("chmod", |world| {
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            world.get("f").setattr(&cx(), &set, None).map(drop)
+        }),
+        ("truncate", |world| {
+            let set = SetAttr { size: Some(10), ..SetAttr::default() };
+            world.get("f").setattr(&cx(), &set, None).map(drop)
+        }),
+        ("setxattr", |world| world.get("f").setxattr(&cx(), b"user.a", b"1", XattrFlags::default())),
+        ("empty", |world| {
+            // Another open file: the truncation is not delayed.
+            let _reader = world.get("f").open(&cx(), OpenFlags::RDONLY)?;
+            world.get("f").open(&cx(), OpenFlags::WRONLY.with_trunc()).map(drop)
+        }),
+    ];
+    for (what, change) in changes {
+        let (mut at, mut fired, mut failed) = (1, true, 0);
+        while fired {
+            let mut world = World::new(&disk(SPACE), CONFIGS[3].1);
+            world.log.push(format!("{what} at {at}"));
+            tick(&world.lower);
+            world.create("f", 20_000, &cx());
+            tick(&world.lower);
+            world.tag();
+            tick(&world.lower);
+            world.fill();
+            let faults = world.lower.faults().clone();
+            faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::PERM) });
+            let done = change(&world);
+            fired = faults.fired();
+            faults.disarm();
+            tick(&world.lower);
+            if done.is_err() {
+                failed += 1;
+                world.check();
+                assert!(world.at_tag("f").as_ref() == Some(&world.files[0]), "{what} at {at}");
+                world.remount(false);
+                assert!(world.at_tag("f").as_ref() == Some(&world.files[0]), "{what} at {at}, then");
+            }
+            at += 1;
+        }
+        assert!(failed > 2, "{what}: {failed} of {at}");
     }
 }
