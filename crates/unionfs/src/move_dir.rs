@@ -147,7 +147,7 @@ impl Core {
             && op.set.writable(last.branch)
             && matches!(self.redirect_of(op, &last)?, Redirect::Valid(_));
         if opaque || ends_redirect {
-            self.preserving_times(op, &last, || self.make_opaque(op, &last).map(drop))?;
+            self.close(op, &last)?;
         }
         self.make_name_durable(op, mover, dir, first.branch)?;
         self.make_name_durable(op, mover, dir, last.branch)?;
@@ -171,6 +171,24 @@ impl Core {
         }
         place.parent.entry_changed(name, EntryChange::Unknown);
         Ok(Ok(()))
+    }
+
+    /// Marks the last part of a directory opaque, and removes its whiteouts: they hide nothing any
+    /// more, whatever the branches to the right get.
+    fn close(&self, op: &Op<'_>, last: &Lower) -> Result<()> {
+        self.preserving_times(op, last, || {
+            self.make_opaque(op, last)?;
+            for (name, _) in entries(op, &last.vnode)? {
+                if !matches!(classify(&name), Listed::Whiteout(_) | Listed::LongWhiteout(_)) {
+                    continue;
+                }
+                if let Err(errno) = self.unlink_whiteout(op, last, Name::new(&name)?) {
+                    let (name, branch) = (name.escape_ascii(), op.set.path_of(last.branch));
+                    tracing::warn!(%name, %errno, %branch, "could not remove a whiteout that hides nothing any more");
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Gives one part of a directory all attributes of another one.
@@ -197,13 +215,7 @@ impl Core {
             Listed::LongWhiteout(digest) => self.long_name(op, dir, from, digest)?,
             Listed::Plain | Listed::Mark => return Ok(Ok(())),
         };
-        let server = self.server(op);
-        let remove = || {
-            self.preserving_times(op, &part, || match part.vnode.unlink(&server, lower) {
-                Err(Errno::ISDIR) => part.vnode.rmdir(&server, lower),
-                other => other,
-            })
-        };
+        let remove = || self.preserving_times(op, &part, || self.unlink_whiteout(op, &part, lower));
         let changed = hidden.as_deref().map(Name::new).transpose()?;
         let locked = lock_entries(op, &[(dir, changed)])?;
         let Some(hidden) = hidden else { return remove().map(Ok) };
@@ -244,8 +256,8 @@ impl Core {
                     if !op.set.writable(last.branch) {
                         return Ok(Err(Obstacle::Hides));
                     }
-                    self.preserving_times(op, last, || self.make_opaque(op, last).map(drop))?;
-                    last.vnode.fsync(&server, false)?;
+                    self.close(op, last)?;
+                    last.vnode.fsync(&self.server(op), false)?;
                 }
                 None
             }

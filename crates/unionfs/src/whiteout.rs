@@ -126,11 +126,17 @@ impl Core {
     /// Removes the whiteout of `name`, which may be of any file type. Succeeds if there is none.
     pub(crate) fn remove_whiteout(&self, op: &Op<'_>, dir: &Lower, name: Name<'_>) -> Result<()> {
         let hidden = WhiteoutName::of(name.as_bytes());
-        let hidden = hidden.name()?;
-        let op = &self.server(op);
-        match dir.vnode.unlink(op, hidden) {
-            Err(Errno::ISDIR) => dir.vnode.rmdir(op, hidden),
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+        match self.unlink_whiteout(op, dir, hidden.name()?) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes a whiteout with this name in the lower directory, which may be of any file type.
+    pub(crate) fn unlink_whiteout(&self, op: &Op<'_>, dir: &Lower, whiteout: Name<'_>) -> Result<()> {
+        let server = self.server(op);
+        match dir.vnode.unlink(&server, whiteout) {
+            Err(Errno::ISDIR) => dir.vnode.rmdir(&server, whiteout),
             other => other,
         }
     }

@@ -102,7 +102,9 @@ impl Run {
     }
 
     fn drain(&self, branch: usize) -> Result<(), String> {
+        let idle = self.union.idle_whiteouts();
         pass(&self.session, branch)?;
+        self.union.check_idle_whiteouts(&idle)?;
         // Other branches must be able to take files later.
         if branch.is_multiple_of(2) {
             send(&self.session, &serde_json::json!({ "do": "end" })).map_err(|e| format!("end: {e}"))?;

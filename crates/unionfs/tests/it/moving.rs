@@ -51,8 +51,10 @@ fn one(start: &Start, config: &Config, branch: usize) -> Result<BTreeMap<String,
     let mut numbers = start.numbers.clone();
     let session = union.mount()?;
     same(&session, start, &mut numbers)?;
+    let idle = union.idle_whiteouts();
     let left = drain(&session, branch)?;
     same(&session, start, &mut numbers).map_err(|e| format!("drained:\n{e}"))?;
+    union.check_idle_whiteouts(&idle)?;
     union.check_read_only_branches()?;
     drop(session);
     let session = union.mount()?;

@@ -1,6 +1,7 @@
 //! Branches in memory, unions over them, and the invariants of a mounted union.
 
 use super::config::{Access, Config};
+use super::path::Path;
 use super::session::Session;
 use super::tree::{Caller, ROOT, Tree};
 use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_object, view};
@@ -10,6 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use unionfs::{Branch, Create, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::Layer;
+
+/// The names of opaque marks.
+const OPAQUE: [&[u8]; 2] = [b".wh..wh..opq", b".wh.__dir_opaque"];
 
 /// A set of branches in memory that share one fault plan, and the options of their union.
 pub struct TestUnion {
@@ -188,6 +192,33 @@ impl TestUnion {
             }
         }
         Ok(())
+    }
+
+    /// Returns the whiteouts in opaque directories, which can hide nothing: the branch, the
+    /// directory's inode number there, and the name.
+    pub fn idle_whiteouts(&self) -> BTreeSet<(usize, u64, Vec<u8>)> {
+        let mut found = BTreeSet::new();
+        for (at, View(content)) in self.dump().into_iter().enumerate() {
+            let is_opaque = |dir: &Path| OPAQUE.iter().any(|mark| content.contains_key(&dir.join(mark)));
+            for (dir, name) in content.keys().filter_map(Path::split) {
+                let hides = !name.starts_with(b".wh..wh.") || name.starts_with(b".wh..wh.l.");
+                if name.starts_with(b".wh.") && hides && !OPAQUE.contains(&name) && is_opaque(&dir) {
+                    found.insert((at, content[&dir].ino, name.to_vec()));
+                }
+            }
+        }
+        found
+    }
+
+    /// Checks that no directory that holds whiteouts has become opaque.
+    pub fn check_idle_whiteouts(&self, before: &BTreeSet<(usize, u64, Vec<u8>)>) -> Result<(), String> {
+        match self.idle_whiteouts().difference(before).next() {
+            None => Ok(()),
+            Some((branch, ino, name)) => {
+                let name = name.escape_ascii();
+                Err(format!("branch {branch}: the opaque directory {ino:#x} holds {name}:\n{:?}", self.dump()))
+            }
+        }
     }
 
     /// Returns a view of each branch, for failure messages.
