@@ -65,31 +65,25 @@ impl Core {
         // whether its file is in the index.
         let _no_name_is_removed = self.links.begin_copy(op, number)?;
         let attr = old.vnode.getattr(op)?;
-        let by = op.set.branch(copy.branch)?.tag;
-        if self.links.branch(number) != Some(old.branch) {
-            let before = self.identity.names_by(number, by);
-            let count = LinkCount { first: attr.nlink, ..before };
-            self.write_names(op, self.links.counting.lock(), number, &[(by, count)]);
-            if let Some(path) = place.and_then(|place| path_on_branch(op, old, place)) {
-                let original = Original { size: attr.size, mtime: attr.mtime, path };
-                self.identity.append_or_defer(&self.server(op), Record::Original { by, number, original });
-            }
-            let added = self.add_to_index(op, number, copy);
-            if added.is_err() {
-                self.write_names(op, self.links.counting.lock(), number, &[(by, before)]);
-            }
-            return added;
+        let (by, tag) = (op.set.branch(copy.branch)?.tag, op.set.branch(old.branch)?.tag);
+        // The index entry of a copy that moves further left is not one of its names.
+        let moves = self.links.branch(number) == Some(old.branch);
+        let names = if moves { attr.nlink.saturating_sub(1) } else { attr.nlink };
+        if !moves && let Some(path) = place.and_then(|place| path_on_branch(op, old, place)) {
+            let original = Original { size: attr.size, mtime: attr.mtime, path };
+            self.identity.append_or_defer(&self.server(op), Record::Original { by, number, original });
         }
-        // A copy moves further left. After a crash, the index tells the next mount whether it did.
-        let tag = op.set.branch(old.branch)?.tag;
-        let record = Record::Using { by, tag, number, first: attr.nlink, path: Vec::new() };
+        // After a crash, the index tells the next mount whether the copy was added.
+        let record = Record::Using { by, tag, number, first: names.saturating_add(1), path: Vec::new() };
         self.append_use(op, self.links.counting.lock(), record)?;
         if let Err(e) = self.add_to_index(op, number, copy) {
             self.end_use(op, number, by);
             return Err(e);
         }
-        self.index_moved(op, number, by, attr.nlink);
-        self.unlink_index(op, number, old.branch);
+        self.copy_indexed(op, number, by, names);
+        if moves {
+            self.unlink_index(op, number, old.branch);
+        }
         Ok(())
     }
 
@@ -132,13 +126,12 @@ impl Core {
         }
     }
 
-    /// Updates the link count after an index entry moved to the branch with the tag `by`: the
-    /// file's `nlink` names on the old branch, without the old index entry, now count as lower
-    /// names.
-    pub(crate) fn index_moved(&self, op: &Op<'_>, number: u64, by: u16, nlink: u32) {
+    /// Updates the link count after the index of the branch with the tag `by` got a copy: the
+    /// file's names on the branches to the right, without an index entry, now count as lower names.
+    pub(crate) fn copy_indexed(&self, op: &Op<'_>, number: u64, by: u16, names: u32) {
         let counting = self.links.counting.lock();
         let used = self.identity.names_by(number, by).used;
-        self.write_names(op, counting, number, &[(by, LinkCount { first: nlink.saturating_sub(1), used })]);
+        self.write_names(op, counting, number, &[(by, LinkCount { first: names, used })]);
     }
 
     /// Returns the tag of the branch that records that a name is used up: `hider`, which is about

@@ -26,7 +26,7 @@ impl Core {
             if using.path.is_empty() {
                 match self.links.branch(number) {
                     Some(at) if op.set.branch(at)?.tag == using.by => {
-                        self.index_moved(op, number, using.by, using.first);
+                        self.copy_indexed(op, number, using.by, using.first.saturating_sub(1));
                     }
                     _ => self.end_use(op, number, using.by),
                 }

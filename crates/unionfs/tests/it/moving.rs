@@ -200,6 +200,45 @@ fn hard_links_move_left() {
     assert_eq!(attr(&*session.layer, "e/b").nlink, 2);
 }
 
+/// A crash interrupts the copy-up of a file with several names; the next mount copies it to another
+/// branch.
+#[test]
+fn an_interrupted_copy_leaves_no_count_behind() {
+    use crate::common::layer_ops::{name, write};
+    let config = Config {
+        name: "an interrupted copy".to_owned(),
+        branches: vec![(Access::Rw, vec![]), (Access::Rw, vec![]), (Access::Ro, vec![])],
+        prologue: vec![],
+    };
+    let start = Start::new(&config, Delete::Whiteout, MemOptions::default());
+    let low = start.union.branches[2].1.without_faults();
+    write(&*low, "a", b"text");
+    at(&*low, "").link(&CX, name("b"), &at(&*low, "a")).unwrap();
+    // The branch with the last number is added as the first one after the crash.
+    let copy_up = |session: &Session| at(&*session.layer, "a").open(&CX, vnode::OpenFlags::WRONLY).map(drop);
+    for step in 1.. {
+        let mut union = start.union.fork();
+        let first = union.branches.remove(0);
+        let session = union.mount().unwrap();
+        union.faults.arm(Plan { count: Count::Changes, at: step, fault: Fault::Crash });
+        let _crashed = copy_up(&session);
+        if !union.faults.crashed() {
+            assert!(step > 5, "{step}");
+            break;
+        }
+        drop(session);
+        let mut union = union.recover();
+        union.branches.insert(0, (first.0, first.1.recover(&union.faults)));
+        let name = |at: usize| (at + 2) % 3;
+        for _ in 0..2 {
+            let session = union.mount_as(&name).unwrap();
+            copy_up(&session).unwrap();
+            let counts = ["a", "b"].map(|path| attr(&*session.layer, path).nlink);
+            assert_eq!(counts, [2, 2], "step {step}: {:?}", union.dump());
+        }
+    }
+}
+
 /// One of a file's two names is removed while the file moves left: one of the two operations is
 /// paused before its k-th lower operation until the other has ended or waits for it.
 #[test]
