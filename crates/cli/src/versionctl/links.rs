@@ -1,16 +1,15 @@
-//! Hard links in what is restored. Names of one file become names of one file again. A name that
-//! belongs to another file now is taken from it first: writing to that would change its other
-//! names, too.
+//! Hard links in what is restored. Names of one file become names of one file again. A name of a
+//! file that has others is not written to, unless that is known to be the file: the others would
+//! change, too.
 
-use super::client::{Dir, at};
-use super::put::{Put, remove};
+use super::client::Dir;
+use super::put::{self, Origin, Put, remove};
 use crate::exit::Failure;
 use jiff::Timestamp;
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
-use rustix::io::Errno;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use versionclient::{List, Version};
+use versionclient::Version;
 
 /// A file with several names, as far as the history knows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,23 +41,46 @@ impl State<'_> {
             Self::At(_) => (old.st_nlink > 1).then_some(File::Past(old.st_dev, old.st_ino)),
         }
     }
-
-    /// Whether the name was given to another file since.
-    fn is_left(self, list: &List, present: &Stat) -> bool {
-        let mut since = list.versions.iter().filter(|version| match self {
-            Self::Version(was) => version.number >= was.number,
-            Self::At(time) => version.died > time,
-        });
-        // It may have come back.
-        let is_back = since.clone().next().is_some_and(|was| number(&was.file) == Some(present.st_ino));
-        !is_back && since.any(Version::ends_head)
-    }
 }
 
 /// Returns the inode number in the text of a file.
 fn number(file: &[u8]) -> Option<u64> {
     let (number, _) = std::str::from_utf8(file).ok()?.split_once('.')?;
     u64::from_str_radix(number, 16).ok()
+}
+
+/// Returns the attributes of a file that has other names, too.
+fn shared(dir: &Dir, name: &[u8]) -> Result<Option<Stat>, Failure> {
+    let is_shared = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
+    Ok(dir.stat(name)?.filter(is_shared))
+}
+
+/// Whether the name belongs to a file with others that may be another one than that of `state`,
+/// which `origin` shows. With `elsewhere`, the name is not one that the file had.
+///
+/// # Errors
+/// Names the path and the reason.
+pub(crate) fn is_other(
+    (state, origin): (State<'_>, Origin<'_>),
+    dir: &Dir,
+    name: &[u8],
+    elsewhere: bool,
+) -> Result<bool, Failure> {
+    let Some(present) = shared(dir, name)? else { return Ok(false) };
+    if elsewhere {
+        return Ok(true);
+    }
+    let was = match state {
+        State::Version(version) => Some(version.clone()),
+        // The directory may be another one than that in which the name is now.
+        State::At(time) => {
+            let list = origin.dir.list(origin.entry)?;
+            list.and_then(|list| list.versions.into_iter().rev().find(|version| version.covers(time)))
+        }
+    };
+    // Numbers are used again.
+    let is_old = |was: &Version| dir.born(name).is_none_or(|born| born <= was.died);
+    Ok(!was.is_some_and(|was| number(&was.file) == Some(present.st_ino) && is_old(&was)))
 }
 
 /// The files with several names that were restored.
@@ -70,77 +92,61 @@ pub(crate) struct Links(HashMap<File, Restored>);
 struct Restored {
     path: PathBuf,
     inode: (u64, u64),
-    /// Size and time of modification: its names can have left it with different contents.
-    content: (i64, i64, u64),
 }
 
-fn inode(stat: &Stat) -> (u64, u64) {
+/// Returns device and inode number.
+pub(crate) fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-fn content(stat: &Stat) -> (i64, i64, u64) {
-    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
-}
-
 impl Links {
-    /// Makes `name` a name of the file `file`, if that was restored already, as it is in `old`.
-    /// `None` if it must be written.
+    /// Makes `name` a name of the file `file`, if that was restored already, as `origin` shows it
+    /// with the attributes `old`. `None` if it must be written.
     ///
     /// # Errors
-    /// What has the name now can't be removed.
-    pub(crate) fn join(&self, file: &File, old: &Stat, dir: &Dir, name: &[u8]) -> Result<Option<Put>, Failure> {
-        let Some(restored) = self.0.get(file).filter(|restored| restored.content == content(old)) else {
-            return Ok(None);
-        };
+    /// The old state can't be read.
+    pub(crate) fn join(
+        &self,
+        file: &File,
+        (origin, old): (Origin<'_>, &Stat),
+        dir: &Dir,
+        name: &[u8],
+    ) -> Result<Option<Put>, Failure> {
+        let Some(restored) = self.0.get(file) else { return Ok(None) };
         let present = dir.stat(name)?;
         if present.is_some_and(|present| inode(&present) == restored.inode) {
             return Ok(Some(Put::Same));
         }
         // Somebody may have renamed it meanwhile.
-        let is_there = |stat: Stat| inode(&stat) == restored.inode;
-        if !rustix::fs::lstat(&restored.path).is_ok_and(is_there) {
+        if !rustix::fs::lstat(&restored.path).is_ok_and(|stat| inode(&stat) == restored.inode) {
             return Ok(None);
         }
-        if let Some(present) = present {
-            remove(dir, name, &present)?;
+        // The names can have left the file at different times.
+        if matches!(file, File::Version(..)) && !put::is_equal(origin, old, &restored.path)? {
+            return Ok(None);
+        }
+        // The name stays if this user may not remove it; it may be possible to write to it.
+        if present.is_some_and(|present| remove(dir, name, &present).is_err()) {
+            return Ok(None);
         }
         // Too many links, or not this user's file: a copy is better than nothing.
         let linked = rustix::fs::linkat(CWD, &restored.path, dir, name, AtFlags::empty()).is_ok();
         Ok(linked.then_some(Put::Written(0)))
     }
 
-    /// Whether a file was restored already.
-    pub(crate) fn has(&self, file: &File) -> bool {
-        self.0.contains_key(file)
+    /// Whether a file was restored already, as another one than this.
+    pub(crate) fn is_another(&self, file: &File, present: &Stat) -> bool {
+        self.0.get(file).is_some_and(|restored| restored.inode != inode(present))
     }
 
     /// Notes where a file was restored, or is already as it was.
     ///
     /// # Errors
     /// It can't be found.
-    pub(crate) fn note(&mut self, file: File, old: &Stat, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn note(&mut self, file: File, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
         if let Some(present) = dir.stat(name)? {
-            let (inode, content) = (inode(&present), content(old));
-            self.0.insert(file, Restored { path: dir.path_of(name), inode, content });
+            self.0.insert(file, Restored { path: dir.path_of(name), inode: inode(&present) });
         }
         Ok(())
-    }
-}
-
-/// Takes the name from the file that has it now, if that is another one than that of `state` and
-/// has other names.
-///
-/// # Errors
-/// Names the path and the reason.
-pub(crate) fn separate(state: State<'_>, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
-    let several = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
-    let Some(present) = dir.stat(name)?.filter(several) else { return Ok(()) };
-    let Some(list) = dir.list(name)? else { return Ok(()) };
-    if !state.is_left(&list, &present) {
-        return Ok(());
-    }
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(at(&dir.path_of(name), errno)),
     }
 }

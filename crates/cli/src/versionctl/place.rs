@@ -113,7 +113,7 @@ impl Past {
 /// Whether two states of a file have the same attributes, so that the content is not compared.
 pub(crate) fn is_same(one: &Stat, other: &Stat) -> bool {
     let facts = |stat: &Stat| {
-        let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime);
+        let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
         (stat.st_mode & !0o6000, stat.st_uid, stat.st_gid, stat.st_size, times)
     };
     facts(one) == facts(other)

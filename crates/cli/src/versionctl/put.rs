@@ -60,11 +60,12 @@ fn unreadable(path: &Path, errno: Errno) -> Failure {
     Failure { reason: format!("{}: the old version can't be read: {}", shown(path), reason(errno)), ..failure }
 }
 
-/// Writes an old state to `name` in `dir`. Of a directory, only the directory itself.
+/// Writes an old state to `name` in `dir`. Of a directory, only the directory itself. With
+/// `replaces`, a file that has the name keeps its content under its other names.
 ///
 /// # Errors
 /// Names the path and the reason.
-pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8], replaces: bool) -> Result<Put, Failure> {
     let path = dir.path_of(name);
     let mut old = origin.stat(&path)?;
     let kind = FileType::from_raw_mode(old.st_mode);
@@ -77,6 +78,7 @@ pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Fai
     let special = present.map_or(0, |present| present.st_mode & 0o6000);
     old.st_mode = origin.mode.map_or(old.st_mode | special, |mode| old.st_mode & !0o7777 | mode);
     match kind {
+        FileType::RegularFile if present.is_some() && !replaces => rewrite(origin, &old, dir, name),
         FileType::RegularFile => file(origin, &old, dir, name, present.is_some()),
         FileType::Directory => directory(origin, &old, dir, name, present.is_some()),
         FileType::Symlink => link(origin, dir, name, present.is_some()),
@@ -108,32 +110,76 @@ fn mode_of(stat: &Stat) -> Mode {
     Mode::from_raw_mode(stat.st_mode & 0o7777)
 }
 
+/// Rewrites a file in place.
+fn rewrite(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+    let path = dir.path_of(name);
+    let refused = |errno| at(&path, errno);
+    let source = File::from(origin.open(&path)?);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let target = File::from(rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(refused)?);
+    let mut put = copy(&source, &target, old.st_size, true).map_err(|error| unwritable(&path, &error))?;
+    if attributes(source.as_fd(), old, target.as_fd()).map_err(refused)? && put == Put::Same {
+        put = Put::Written(0);
+    }
+    Ok(put)
+}
+
+/// Writes a new file. One that has the name loses it when the new one is complete.
 fn file(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8], exists: bool) -> Result<Put, Failure> {
     let path = dir.path_of(name);
     let refused = |errno| at(&path, errno);
     let source = File::from(origin.open(&path)?);
-    if exists {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let target = File::from(rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(refused)?);
-        let mut put = copy(&source, &target, old.st_size, true).map_err(|error| unwritable(&path, &error))?;
-        if attributes(source.as_fd(), old, target.as_fd()).map_err(refused)? && put == Put::Same {
-            put = Put::Written(0);
-        }
-        return Ok(put);
-    }
-    let (target, named) = create(dir, name).map_err(refused)?;
+    let make_room = || if exists { rustix::fs::unlinkat(dir, name, AtFlags::empty()) } else { Ok(()) };
+    let (target, named) = create(dir, name, make_room).map_err(refused)?;
     let put = copy(&source, &target, old.st_size, false).map_err(|error| unwritable(&path, &error))?;
     attributes(source.as_fd(), old, target.as_fd()).map_err(refused)?;
     if !named {
+        make_room().map_err(refused)?;
         let from = format!("/proc/self/fd/{}", target.as_raw_fd());
         rustix::fs::linkat(rustix::fs::CWD, from, dir, name, AtFlags::SYMLINK_FOLLOW).map_err(refused)?;
     }
     Ok(if put == Put::Same { Put::Written(0) } else { put })
 }
 
+/// Whether the file `path` has the bytes and attributes of an old state.
+///
+/// # Errors
+/// The old state can't be read.
+pub(crate) fn is_equal(origin: Origin<'_>, old: &Stat, path: &Path) -> Result<bool, Failure> {
+    let source = File::from(origin.open(path)?);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let Ok(other) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(false) };
+    let mode = origin.mode.unwrap_or(old.st_mode) & 0o7777;
+    let facts = |stat: &Stat, mode| (mode, stat.st_uid, stat.st_gid, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+    let is_like = |stat: Stat| facts(&stat, stat.st_mode & 0o7777) == facts(old, mode);
+    if !rustix::fs::fstat(&other).is_ok_and(is_like) {
+        return Ok(false);
+    }
+    let has_same_xattrs = || -> Result<bool, Errno> {
+        let (wanted, present) = (xattr_names(&source)?, xattr_names(&other)?);
+        let is_there = |name: &Vec<u8>| Ok(present.contains(name) && xattr(&source, name)? == xattr(&other, name)?);
+        Ok(wanted.len() == present.len()
+            && wanted.iter().map(is_there).all(|found: Result<bool, Errno>| found == Ok(true)))
+    };
+    let other = File::from(rustix::io::dup(&other).map_err(|errno| at(path, errno))?);
+    let (mut old_bytes, mut bytes, mut offset) = (vec![0; CHUNK], vec![0; CHUNK], 0);
+    let unreadable = |error: std::io::Error| unreadable(path, Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    loop {
+        let got = read_full(&source, &mut old_bytes, offset).map_err(unreadable)?;
+        let found = read_full(&other, &mut bytes, offset).unwrap_or(0);
+        if old_bytes.get(..got) != bytes.get(..found) {
+            return Ok(false);
+        }
+        if got == 0 {
+            return Ok(has_same_xattrs() == Ok(true));
+        }
+        offset += got as u64;
+    }
+}
+
 /// Creates a file without a name, or with its name where the file system below has no `O_TMPFILE`
-/// or there is no /proc. Returns whether it has its name.
-fn create(dir: &Dir, name: &[u8]) -> Result<(File, bool), Errno> {
+/// or there is no /proc: then `make_room` removes what has it. Returns whether it has its name.
+fn create(dir: &Dir, name: &[u8], make_room: impl Fn() -> Result<(), Errno>) -> Result<(File, bool), Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let private = Mode::RUSR | Mode::WUSR;
     if Path::new("/proc/self/fd").exists()
@@ -141,6 +187,7 @@ fn create(dir: &Dir, name: &[u8]) -> Result<(File, bool), Errno> {
     {
         return Ok((file.into(), false));
     }
+    make_room()?;
     let named = rustix::fs::openat(dir, name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, private)?;
     Ok((named.into(), true))
 }
@@ -303,7 +350,7 @@ mod tests {
 
         fn put(&self, name: &str) -> Result<Put, Failure> {
             let (old, now) = (Dir::open(&self.0.join("old")).unwrap(), Dir::open(&self.0.join("now")).unwrap());
-            put(Origin { dir: &old, entry: name.as_bytes(), mode: None }, &now, name.as_bytes())
+            put(Origin { dir: &old, entry: name.as_bytes(), mode: None }, &now, name.as_bytes(), false)
         }
     }
 

@@ -15,6 +15,7 @@ use crate::tool::print;
 use clap::Args;
 use jiff::Timestamp;
 use rustix::fs::{FileType, Mode};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -122,10 +123,18 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
             "several files can only be restored to a directory: create it, or restore them one by one",
         ));
     }
+    let mut done = HashSet::new();
     for path in std::iter::once(path.as_path()).chain(more) {
+        let file = || rustix::fs::lstat(path).ok().filter(|stat| stat.st_nlink > 1).map(|stat| links::inode(&stat));
+        if args.to.is_none() && file().is_some_and(|file| done.contains(&file)) {
+            print(format!("{}: is another name of a file that is restored\n", shown(path)))?;
+            restorer.same += 1;
+            continue;
+        }
         if let Err(failure) = restorer.path(args, path, None, now) {
             restorer.report(&failure);
         }
+        done.extend(file());
     }
     restorer.finish()
 }
@@ -220,7 +229,7 @@ impl Restorer {
             Chosen::Head => {
                 let (target, name) = self.target(&place, args.to.as_deref())?;
                 let origin = Origin { dir: &place.dir, entry: &place.name, mode: None };
-                return self.write(origin, &target, &name).map(|_| ());
+                return self.one(origin, State::At(Timestamp::MAX), &target, &name).map(|_| ());
             }
         };
         let what = format!("version {}, until {}", version.number, local(version.died, &now.0));
@@ -287,18 +296,17 @@ impl Restorer {
         }
         let old = origin.stat(&dir.path_of(name))?;
         let file = state.file(&old);
-        let joined = file.as_ref().map_or(Ok(None), |file| self.links.join(file, &old, dir, name))?;
+        let joined = file.as_ref().map_or(Ok(None), |file| self.links.join(file, (origin, &old), dir, name))?;
         if let Some(done) = joined {
             return self.count(done, dir, name);
         }
-        if !self.elsewhere {
-            links::separate(state, dir, name)?;
-        }
-        let done = self.write(origin, dir, name)?;
+        let replaces = links::is_other((state, origin), dir, name, self.elsewhere)?;
+        let is_there = replaces && put::is_equal(origin, &old, &dir.path_of(name))?;
+        let done = if is_there { Put::Same } else { put(origin, dir, name, replaces)? };
         if let Some(file) = file {
-            self.links.note(file, &old, dir, name)?;
+            self.links.note(file, dir, name)?;
         }
-        Ok(done)
+        self.count(done, dir, name)
     }
 
     /// Writes one entry, in place if it exists.
@@ -308,7 +316,7 @@ impl Restorer {
             print(format!("{}: would restore\n", shown(&dir.path_of(name))))?;
             return Ok(Put::Written(0));
         }
-        let done = put(origin, dir, name)?;
+        let done = put(origin, dir, name, false)?;
         self.count(done, dir, name)
     }
 
@@ -383,7 +391,16 @@ impl Restorer {
     /// Makes a directory as it was at a time.
     fn tree(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, delete: bool) -> Result<(), Failure> {
         let then = entries(old)?;
+        let mut others = Vec::new();
         for (name, _) in &then {
+            match self.is_late((old, time), target, name) {
+                Ok(None) => self.same += 1,
+                Ok(Some(is_late)) => others.push((is_late, name)),
+                Err(failure) => self.report(&failure),
+            }
+        }
+        others.sort_by_key(|(is_late, _)| *is_late);
+        for (_, name) in others {
             if let Err(failure) = self.tree_entry((old, time), target, name, delete) {
                 self.report(&failure);
             }
@@ -400,6 +417,22 @@ impl Restorer {
         self.directory_times(old, target)
     }
 
+    /// Whether an entry is restored after those that may still be names of their files: then the
+    /// others become names of these. `None` if it is as it was.
+    fn is_late(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, name: &[u8]) -> Result<Option<bool>, Failure> {
+        let was = Origin { dir: old, entry: name, mode: None }.stat(&target.path_of(name))?;
+        let is = target.stat(name)?;
+        let file = State::At(time).file(&was);
+        let is_late = is.is_none_or(|is| is.st_nlink < 2) || file.is_none();
+        let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
+        let Some(is) = is.filter(|is| !is_dir && place::is_same(is, &was)) else { return Ok(Some(is_late)) };
+        let Some(file) = file.filter(|_| !self.dry_run) else { return Ok(None) };
+        if self.links.is_another(&file, &is) {
+            return Ok(Some(is_late));
+        }
+        self.links.note(file, target, name).map(|()| None)
+    }
+
     fn tree_entry(
         &mut self,
         (old, time): (&Dir, Timestamp),
@@ -412,12 +445,6 @@ impl Restorer {
         let was = origin.stat(&path)?;
         let is = target.stat(name)?;
         let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
-        let file = state.file(&was);
-        let is_restored = file.as_ref().is_some_and(|file| self.links.has(file));
-        if is.is_some_and(|is| !is_dir && !is_restored && place::is_same(&is, &was)) {
-            self.same += 1;
-            return file.map_or(Ok(()), |file| self.links.note(file, &was, target, name));
-        }
         let exists = is.is_some_and(|is| FileType::from_raw_mode(is.st_mode).is_dir());
         if !is_dir || !exists {
             self.one(origin, state, target, name)?;

@@ -171,7 +171,12 @@ fn restored_hard_links_are_names_of_one_file() {
     stage.done(&["restore", "d", "--at", "then", "--to", "copy"]);
     let copied = names(paths.map(|path| path.replacen('d', "copy", 1)).each_ref().map(String::as_str));
     assert_eq!(copied, before);
-    stage.shell("rm d/a d/b d/other d/sub/k");
+    // Names of a file that has not changed keep it.
+    let inode = |name: &str| fs::metadata(Path::new(MOUNT).join(name)).unwrap().ino();
+    stage.shell("ln d/b outside; rm d/a; echo other >d/a");
+    stage.done(&["restore", "d", "--at", "then"]);
+    assert_eq!((names(paths), inode("outside")), (before.clone(), inode("d/b")));
+    stage.shell("rm d/a d/b d/other d/sub/k outside");
     stage.done(&["restore", "--process", "rm", "d"]);
     let again = names(paths);
     assert_eq!(again.clone().map(|(content, _)| content), before.map(|(content, _)| content));
@@ -208,12 +213,35 @@ fn a_restore_writes_to_no_other_file() {
         is_as_before();
         stage.done(&["untag", "then"]);
     }
-    stage.shell(&format!("{write}; ln -f d/g d/f"));
-    stage.done(&["restore", "d/f"]);
-    is_as_before();
-    stage.shell(&format!("{write}; ln -f d/g d/f"));
-    stage.done(&["restore", "--process", "ln", "d"]);
-    is_as_before();
+    let cases: [(&str, &[&str]); 4] = [
+        ("ln -f d/g d/f", &["restore", "d/f"]),
+        ("ln -f d/g d/f", &["restore", "--process", "ln", "d"]),
+        ("echo x >d/f; ln -f d/g d/f", &["restore", "d/f", "1"]),
+        // The present directory has no history of its own.
+        ("rm -r d; mkdir d; echo two >d/g; ln d/g d/f", &["restore", "d/f", "--at", "then"]),
+    ];
+    for (change, restore) in cases {
+        stage.shell(write);
+        testkit::tick();
+        stage.done(&["tag", "then"]);
+        testkit::tick();
+        stage.shell(change);
+        stage.done(restore);
+        is_as_before();
+        stage.done(&["untag", "then"]);
+    }
+    // Not to another name of the file either, nor to the one that was restored before.
+    stage.shell("echo one >l; ln l k; echo two >l");
+    stage.done(&["restore", "l", "1", "--to", "k"]);
+    assert_eq!(names(["l", "k"]), [("two\n".into(), 0), ("one\n".into(), 1)]);
+    stage.shell("echo one >v; ln v w; echo two >v");
+    stage.done(&["restore", "v", "w"]);
+    assert_eq!(names(["v", "w"]), [("one\n".into(), 0), ("one\n".into(), 0)]);
+    // Contents and attributes may differ when the names go.
+    stage.shell("echo x >m; ln m n; rm m; chmod 600 n; rm n");
+    stage.done(&["restore", "m", "n"]);
+    let mode = |name: &str| fs::metadata(Path::new(MOUNT).join(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode("m"), mode("n")), (0o644, 0o600));
     // A file that is still the same keeps its names.
     stage.shell("echo one >x; ln x y; echo two >x; mv x z; mv z x");
     stage.done(&["restore", "x"]);

@@ -52,7 +52,7 @@ impl PastDir {
 
     /// Whether what the directory shows may still change without a command: a name in `.versions`
     /// is a full second, which is rounded up.
-    fn is_in_future(&self) -> bool {
+    pub(crate) fn is_in_future(&self) -> bool {
         self.time != END && self.time >= self.core.now()
     }
 

@@ -6,7 +6,7 @@
 
 use crate::convert::is_content;
 use crate::history::{History, Moment, Seen};
-use crate::past::PastDir;
+use crate::past::{PastDir, parse_number};
 use crate::reports::shown_directory;
 use core::hash::BuildHasher as _;
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ pub(crate) enum PastKey {
     Tree { dir: u64, generation: u32, time: (i64, u32) },
     /// An entry of a past directory.
     Entry { parent: u64, name: Box<[u8]> },
-    /// What a file that has several names now was at a time.
+    /// What a file with several names was at a time.
     Linked { file: u64, generation: u32, time: (i64, u32) },
     /// The directory `.versions` of a directory.
     View { dir: u64, generation: u32 },
@@ -42,25 +42,29 @@ impl PastKey {
     }
 
     /// Returns the key of what an entry of a past directory was. The names of a file share it, as
-    /// far as their histories say that they are names of one file.
+    /// far as their histories say that they are names of one file: it does not depend on whether
+    /// the file has changed since.
     pub(crate) fn entry(parent: &PastDir, name: &[u8], history: &History, moment: &Moment) -> Self {
         let of_file = match moment {
+            // What a name will be then is not known.
+            _ if parent.is_in_future() => None,
             Moment::Version(position) => history
                 .versions
                 .get(*position)
                 .filter(|seen| seen.set.is_link() && is_content(seen.version.letter))
-                .map(|seen| Self::version(seen, false)),
-            Moment::Head => {
-                history.head.as_ref().filter(|head| head.attr.kind() == Kind::Regular && head.attr.nlink > 1).map(
-                    |head| {
-                        let time = (parent.time.sec, parent.time.nsec);
-                        Self::Linked { file: head.vnode.id(), generation: head.vnode.generation(), time }
-                    },
-                )
-            }
+                .and_then(|seen| parse_number(&seen.set.stem)),
+            Moment::Head => history
+                .head
+                .as_ref()
+                .filter(|head| head.attr.kind() == Kind::Regular && head.attr.nlink > 1)
+                .map(|head| (head.vnode.id(), head.vnode.generation())),
             Moment::Inode(..) => None,
         };
-        of_file.unwrap_or_else(|| Self::Entry { parent: parent.id, name: name.into() })
+        let time = (parent.time.sec, parent.time.nsec);
+        of_file.map_or_else(
+            || Self::Entry { parent: parent.id, name: name.into() },
+            |(file, generation)| Self::Linked { file, generation, time },
+        )
     }
 
     /// Returns the key of a directory at a time.

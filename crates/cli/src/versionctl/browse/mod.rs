@@ -10,6 +10,7 @@ use super::args::{Chosen, Now};
 use super::client::Dir;
 use super::diff;
 use super::history::entries;
+use super::links::{State, is_other};
 use super::place::{self, Place};
 use super::put::{Origin, put};
 use crate::exit::Failure;
@@ -161,7 +162,9 @@ impl<'a> Session<'a> {
         let name = entry.name.clone();
         let token = self.dir.token(&name, version.number)?;
         let target = Dir::open(&self.path).map_err(|errno| super::client::at(&self.path, errno))?;
-        put(Origin { dir: &self.dir, entry: &token, mode: Some(version.mode) }, &target, &name)?;
+        let origin = Origin { dir: &self.dir, entry: &token, mode: Some(version.mode) };
+        let replaces = is_other((State::Version(&version), origin), &target, &name, false)?;
+        put(origin, &target, &name, replaces)?;
         let mut browser = read(&self.dir, &self.path, self.now)?;
         browser.select(&name);
         browser.message = format!("{}: restored version {}", super::text::name(&name), version.number);
