@@ -29,7 +29,7 @@ pub(crate) fn read(cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<u64> {
         text => text?,
     };
     let number = core::str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok());
-    let number = number.filter(|number| *number <= versionset::MAX_SKIPPED);
+    let number = number.filter(|number| versionset::may_follow(*number, 1));
     if number.is_none() {
         tracing::warn!("the file ;next in the store of directory {} is damaged", entry.vnode.id());
     }

@@ -3,7 +3,7 @@
 //! A record is appended before the change that it describes. The log is a cache: it can be rebuilt
 //! from the names and headers of the version files, except for notes and flags.
 
-use crate::names::{Letter, MAX_NUMBER, MAX_SKIPPED};
+use crate::names::{Letter, may_follow};
 use crate::version::{Cause, Flags, Version, Who};
 use crate::wire::{Reader, Writer};
 use std::collections::BTreeMap;
@@ -374,9 +374,9 @@ impl Index {
         self.records += 1;
         match record {
             Record::Name(name) => self.name = Some(name),
-            Record::Next(number) if number > MAX_SKIPPED => {}
+            Record::Next(number) if !may_follow(number, self.next) => {}
             Record::Next(number) => self.next = self.next.max(number),
-            Record::Made(version) if version.number > MAX_NUMBER => {}
+            Record::Made(version) if !may_follow(version.number, self.next) => {}
             Record::Made(version) => {
                 if let Some(birth) = self.birth.take() {
                     if version.cause.ends_head() {
@@ -430,7 +430,7 @@ impl Index {
             }
             Record::Mode(mode) => self.versions.values_mut().for_each(|version| version.mode = mode),
             Record::Linked(from, stem, first) => {
-                let first = if first > MAX_SKIPPED { 0 } else { first };
+                let first = if may_follow(first, self.next) { first } else { 0 };
                 self.links.push(LinkPeriod { from, until: None, stem, first, departure: None });
             }
             Record::Unlinked(time, departure) => {
@@ -598,6 +598,24 @@ mod tests {
             index.apply(Record::Retracted(2));
             assert_eq!((index.last_end, index.next(), index.versions.len()), (first, 3, 1));
         }
+    }
+
+    #[test]
+    fn numbers_are_counted_on_from_the_largest_that_may_be_passed_over_to() {
+        let last = 1 << 62;
+        let mut index = Index::default();
+        let forged = [Record::Made(example(u64::MAX)), Record::Made(example(last << 1)), Record::Next(u64::MAX)];
+        forged.iter().for_each(|record| index.apply(record.clone()));
+        assert_eq!((index.versions.len(), index.next()), (0, 1));
+        index.apply(Record::Next(last));
+        for number in last..last + 20 {
+            index.apply(Record::Made(example(number)));
+        }
+        (last + 1..last + 19).for_each(|number| index.apply(Record::Discarded(number)));
+        let (again, _) = Index::parse(&index.to_bytes());
+        assert_eq!((&again.versions, again.next()), (&index.versions, last + 20));
+        (last..last + 20).for_each(|number| index.apply(Record::Discarded(number)));
+        assert_eq!(Index::parse(&index.to_bytes()).0.next(), last + 20);
     }
 
     #[test]

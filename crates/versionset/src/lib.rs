@@ -58,7 +58,7 @@ pub use header::{Header, MAX_HEADER};
 pub use index::{Birth, Condition, Departure, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
 pub use merge::absorb;
 pub use names::{
-    LINKS, Letter, MAX_NUMBER, MAX_SKIPPED, STORE, StoreName, index_name, is_hashed, new_index_name, new_version_name,
+    LINKS, Letter, MAX_NUMBER, STORE, StoreName, index_name, is_hashed, may_follow, new_index_name, new_version_name,
     number_of, parse, stem_of, version_name,
 };
 pub use rebuild::{Rebuilt, SetFiles, Sets, list, rebuild, write_index};

@@ -170,12 +170,24 @@ pub fn parse(name: &[u8]) -> StoreName<'_> {
     }
 }
 
-/// The largest number that a record can pass over to. A larger one is none that a history reaches,
-/// and counts as nothing: a set that went on from there would soon have no numbers left.
-pub const MAX_SKIPPED: u64 = 1 << 62;
+/// Up to this number a history may pass over any others.
+const MAX_SKIPPED: u64 = 1 << 62;
 
-/// The largest number of a version.
+/// Beyond that, how far a number may be above the next one.
+const MAX_STEP: u64 = 1 << 32;
+
+/// The largest number in the name of a version file.
 pub const MAX_NUMBER: u64 = 1 << 63;
+
+/// Whether a history that goes on with the number `next` may go on with `number` instead. Larger
+/// ones are none that it reaches, and count as nothing: otherwise a record or file that somebody
+/// forged would leave no numbers for further versions. An index has fewer than 2^27 records, so all
+/// of them leave some.
+#[must_use]
+pub const fn may_follow(number: u64, next: u64) -> bool {
+    let counted = if next > MAX_SKIPPED { next } else { MAX_SKIPPED };
+    number <= counted.saturating_add(MAX_STEP)
+}
 
 /// Parses a version number: decimal digits without leading zeros, from 1 to [`MAX_NUMBER`].
 #[must_use]
@@ -189,6 +201,15 @@ pub fn number_of(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forged_numbers_leave_room_for_further_ones() {
+        assert!(may_follow(1, 1) && may_follow(MAX_SKIPPED, 1) && may_follow(7, MAX_SKIPPED + 9));
+        assert!(!may_follow(MAX_NUMBER, 1) && !may_follow(u64::MAX, MAX_SKIPPED));
+        // As many records as an index can have.
+        let next = MAX_SKIPPED + (1 << 27) * MAX_STEP;
+        assert!(next < MAX_NUMBER - MAX_SKIPPED / 2 && may_follow(next + 1, next) && !may_follow(MAX_NUMBER, next));
+    }
 
     #[test]
     fn names_are_parsed_as_they_are_made() {

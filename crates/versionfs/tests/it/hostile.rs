@@ -6,7 +6,7 @@ use memfs::MemFs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use versionfs::{Options, Storage, VersionFs};
-use versionset::{Condition, Index, Record, STORE};
+use versionset::{Condition, Index, MAX_NUMBER, Record, STORE, Version};
 use vnode::{Cx, Kind, Layer, Name, OpenFlags, SetAttr, Time, Vnode, XattrFlags};
 
 fn cx() -> Cx<'static> {
@@ -93,12 +93,16 @@ fn hostile_stores_harm_neither_head_nor_server() {
 /// Numbers that no history reaches leave room for further versions.
 #[test]
 fn numbers_that_nobody_can_have_used_do_not_end_a_history() {
-    let forged = [
-        vec![Record::Next(u64::MAX)],
-        vec![Record::Next(u64::MAX - 2)],
-        vec![Record::Linked(Time { sec: 5, nsec: 0 }, b"7.0"[..].into(), u64::MAX)],
+    let forged: [fn(Version) -> Record; 7] = [
+        |_| Record::Next(u64::MAX),
+        |_| Record::Next(u64::MAX - 2),
+        |_| Record::Linked(Time { sec: 5, nsec: 0 }, b"7.0"[..].into(), u64::MAX),
+        |first| Record::Made(Version { number: u64::MAX, ..first }),
+        |first| Record::Made(Version { number: MAX_NUMBER, ..first }),
+        |first| Record::Made(Version { number: MAX_NUMBER - 1, ..first }),
+        |first| Record::Made(Version { number: 1 << 62, ..first }),
     ];
-    for records in forged {
+    for forge in forged {
         let mem = MemFs::new();
         let fs = VersionFs::new(mem.clone(), Options::default());
         write(&fs, b"a", b"0").unwrap();
@@ -107,7 +111,8 @@ fn numbers_that_nobody_can_have_used_do_not_end_a_history() {
         let store = get(&mem.root(), STORE);
         let entry = get(&store, &versionset::index_name(b"a"));
         let mut log = Vec::new();
-        records.iter().for_each(|record| record.encode(&mut log));
+        let record = forge(index(&mem, b"a").versions[&1].clone());
+        record.encode(&mut log);
         let len = entry.getattr(&cx()).unwrap().size;
         entry.open(&cx(), OpenFlags::WRONLY).unwrap().write(&cx(), &log, len).unwrap();
         // And in the file from which the sets of other names count.
@@ -124,10 +129,10 @@ fn numbers_that_nobody_can_have_used_do_not_end_a_history() {
             write(&fs, b"c", b"through another name").unwrap();
             fs.root().unlink(&cx(), name(b"c")).unwrap();
         }
-        assert_eq!(index(&mem, b"b").versions.len(), 8, "{records:?}");
+        assert_eq!(index(&mem, b"b").versions.len(), 8, "{record:?}");
         let listed = VersionFs::new(mem, Options::default()).root().control(&cx(), "versionfs.list", b"a").unwrap();
         let listed = String::from_utf8(listed).unwrap();
-        assert!(listed.lines().count() >= 10, "{records:?}\n{listed}");
+        assert!(listed.lines().count() >= 10, "{record:?}\n{listed}");
     }
 }
 
