@@ -362,12 +362,14 @@ impl Place<'_> {
         self.require(cx, access::SEARCH)?;
         let history = at.history(self.core, cx)?;
         let seen = history.version(number).ok_or(Errno::NOENT)?;
-        let letter = seen.version.letter;
-        if matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
-            return self.open(cx, at, number);
-        }
         let server = self.core.server(cx);
         let locked = seen.set.lock(self.core, &server)?;
+        // Since the history was read, it may have been discarded or converted.
+        let letter = seen.find(&locked).ok_or(Errno::STALE)?.letter;
+        if matches!(letter, Letter::Directory | Letter::Special | Letter::Renamed | Letter::Blocks) {
+            drop(locked);
+            return self.open(cx, at, number);
+        }
         let entry = locked.file(&server, letter, number)?.ok_or(Errno::IO)?;
         drop(locked);
         if entry.attr.kind() != Kind::Regular {

@@ -89,6 +89,8 @@ fn version(core: &Arc<Core>, cx: &Cx<'_>, at: &At, history: &History, seen: &See
         return Ok(Step::Done(Target::File(body)));
     }
     let locked = seen.set.lock(core, cx)?;
+    // Since the history was read, it may have been discarded.
+    seen.find(&locked).ok_or(Errno::STALE)?;
     let entry = locked.file(cx, version.letter, version.number)?.ok_or(Errno::IO)?;
     drop(locked);
     match version.letter {
@@ -348,6 +350,9 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::VersionVnode;
+    use crate::{Options, VersionFs};
+    use vnode::{Layer as _, Name, OpenFlags, RenameFlags};
 
     #[test]
     fn the_first_birth_since_the_end_belongs_to_it() {
@@ -362,6 +367,29 @@ mod tests {
         assert_eq!(nearest(time(9, 0), &births), time(8, 0));
         assert_eq!(nearest(time(9, 0), &[time(8, 0), time(1000, 0)]), time(8, 0));
         assert_eq!(nearest(time(9, 0), &[time(8, 0), time(10, 0)]), time(10, 0));
+    }
+
+    #[test]
+    fn a_version_that_is_discarded_after_its_history_was_read_is_stale() {
+        let never = core::sync::atomic::AtomicBool::new(false);
+        let cx = Cx::new(0, 0, 0, 0o022, true, &never);
+        let layer = VersionFs::new(memfs::MemFs::new(), Options::default());
+        let (root, name) = (layer.root(), |name| Name::new(name).unwrap());
+        root.symlink(&cx, name(b"link"), b"target").unwrap();
+        root.unlink(&cx, name(b"link")).unwrap();
+        root.mkdir(&cx, name(b"dir"), 0o755).unwrap();
+        root.rmdir(&cx, name(b"dir")).unwrap();
+        root.create(&cx, name(b"file"), 0o644, OpenFlags::WRONLY).unwrap();
+        root.rename(&cx, name(b"file"), &root, name(b"new"), RenameFlags::default()).unwrap();
+        let core = &root.as_any().downcast_ref::<VersionVnode>().unwrap().core;
+        for file in ["link", "dir", "file"] {
+            let at = At::new(&core.root(), file.as_bytes());
+            let history = at.history(core, &cx).unwrap();
+            let open = || Target::of_version(core, &cx, &at, history.clone(), 1).map(drop);
+            assert_eq!(open(), Ok(()), "{file}");
+            root.control(&cx, "versionfs.discard", format!("{file} 1").as_bytes()).unwrap();
+            assert_eq!(open(), Err(Errno::STALE), "{file}");
+        }
     }
 
     #[test]
