@@ -192,13 +192,26 @@ fn keeps_links(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport) {
         head.push((b, if n % 6 == 4 { content("b", n)[..10].to_vec() } else { content("b", n) }));
     }
     let check = |mount: &Mount, label: &str| {
+        let mut read = 0;
         for (n, (path, data)) in head.iter().enumerate() {
             assert!(fs::read(path).unwrap() == *data, "{label}: {}", path.display());
-            for version in contents(mount.dir(), &format!("b{n}")) {
-                let is_known = ["a", "b"].iter().any(|name| content(name, n) == version);
-                assert!(is_known, "{label}: b{n}: {:?}", version[..20.min(version.len())].escape_ascii().to_string());
+            for name in ["a", "b", "c", "other"] {
+                // What the name has had.
+                let had: &[&str] = match (name, n % 6) {
+                    ("a", 2) => &["a", "b", "other"],
+                    ("other", 3) => &["other", "a", "b"],
+                    ("other", _) => &["other"],
+                    _ => &["a", "b"],
+                };
+                for version in contents(mount.dir(), &format!("{name}{n}")) {
+                    let is_known = had.iter().any(|name| content(name, n) == version);
+                    let begin = version[..20.min(version.len())].escape_ascii().to_string();
+                    assert!(is_known, "{label}: {name}{n}: {begin:?}");
+                    read += 1;
+                }
             }
         }
+        assert!(read > 0, "{label}: no version is left");
     };
     check(&mount, "on the full disk");
     mount.mounted.crash();

@@ -218,3 +218,17 @@ fn a_write_that_failed_may_have_set_the_time() {
         assert!(version(layer, 3).is_err());
     }
 }
+
+/// A second name that another program made below the mount: the versions that the file has keep the
+/// bytes that they share with it, and a change through the first name makes another one.
+#[test]
+fn a_name_that_is_made_below_leaves_the_versions_their_bytes() {
+    let (lower, before) = changed();
+    drop(before);
+    lower.root().link(&cx(), name(b"g"), &get(&lower.root())).unwrap();
+    let layer = layer(&lower, false);
+    let was = read_all(&*get(&layer.root()));
+    write(&layer, &[b'c'; 4096], 8192);
+    assert!(version(&layer, 1) == Ok(vec![b'a'; SIZE]));
+    assert!((2..5).any(|number| version(&layer, number).as_ref() == Ok(&was)));
+}

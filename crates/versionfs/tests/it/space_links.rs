@@ -494,33 +494,42 @@ fn step(world: &mut World, rng: &mut Rng, tags: bool) {
 
 #[test]
 fn names_of_files_with_several_keep_their_bytes_and_their_history() {
-    let mut failures = Vec::new();
+    let (mut failures, mut counts) = (Vec::new(), Vec::new());
     for (what, config) in CONFIGS {
+        let mut read = 0;
         for seed in seeds(40) {
             let run = std::panic::catch_unwind(|| {
                 let mut rng = Rng::new(seed);
                 let mut world = World::new(&disk(SPACE), config);
                 world.log.push(format!("{what}, seed {seed}"));
+                let mut read = 0;
                 for n in 0..150 {
                     step(&mut world, &mut rng, seed % 2 == 0);
                     if n % 50 == 49 {
-                        world.check();
+                        read += world.check();
                     }
                 }
-                world.check();
                 world.remount(false);
-                world.check();
+                read += world.check();
                 world.finish();
+                read
             });
-            if let Err(error) = run {
-                let text = error.downcast_ref::<String>().cloned().unwrap_or_default();
-                failures.push((text.len(), format!("{what} {seed} {text}")));
+            match run {
+                Ok(count) => read += count,
+                Err(error) => {
+                    let text = error.downcast_ref::<String>().cloned().unwrap_or_default();
+                    failures.push((text.len(), format!("{what} {seed} {text}")));
+                }
             }
         }
+        counts.push((what, read));
     }
     failures.sort();
     if let Some((_, text)) = failures.first() {
         panic!("{} sequences fail\n{text}", failures.len());
+    }
+    for (what, read) in counts {
+        assert_eq!(read > 0, what != "excluded", "{what}: {read} versions were read");
     }
 }
 
@@ -570,6 +579,7 @@ fn linked(config: &'static str, versions: usize) -> World {
 #[test]
 fn any_step_of_a_change_of_several_names_may_fail_for_lack_of_space() {
     for (what, config) in CONFIGS {
+        let mut read = 0;
         for versions in [0, 6] {
             for (operation, run) in FREE {
                 for fault in [Fault::Error(Errno::NOSPC), Fault::Errors(Errno::NOSPC)] {
@@ -587,9 +597,9 @@ fn any_step_of_a_change_of_several_names_may_fail_for_lack_of_space() {
                         run(&mut world);
                         let fired = faults.fired();
                         faults.disarm();
-                        world.check();
+                        read += world.check();
                         world.remount(false);
-                        world.check();
+                        read += world.check();
                         // Removes files whose record was discarded, but not they.
                         world.clean();
                         world.finish();
@@ -602,6 +612,7 @@ fn any_step_of_a_change_of_several_names_may_fail_for_lack_of_space() {
                 }
             }
         }
+        assert_eq!(read > 0, what != "excluded", "{what}: {read} versions were read");
     }
 }
 
@@ -642,9 +653,16 @@ fn a_tagged_version_keeps_the_bytes_of_newer_ones_that_go() {
                 run(&mut world);
                 fired = faults.fired();
                 faults.disarm();
-                world.check();
-                world.remount(false);
-                world.check();
+                for _ in 0..2 {
+                    world.check();
+                    for file in ["f", "g"] {
+                        assert!(
+                            world.at_tag(file).as_ref() == world.tags[0].1.get(file),
+                            "{operation} at {at}: {file}"
+                        );
+                    }
+                    world.remount(false);
+                }
                 world.finish();
                 at += 1;
             }
