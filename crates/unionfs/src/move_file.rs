@@ -201,6 +201,12 @@ impl Core {
             }
             vnode.set_leaf(copy);
         }
+        if matches!(self.has_whiteout(op, &new, name), Ok(true)) {
+            self.preserving_times(op, &new, || {
+                self.tidy_whiteout(op, &new, name);
+                Ok(())
+            })?;
+        }
         self.identity.unalias(&server, op.set.branch(from.branch)?.tag, from.vnode.id());
         dir.entry_changed(name, EntryChange::Unknown);
         Ok(true)

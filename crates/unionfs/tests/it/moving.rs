@@ -200,6 +200,29 @@ fn hard_links_move_left() {
     assert_eq!(attr(&*session.layer, "e/b").nlink, 2);
 }
 
+/// A file that moves right replaces a whiteout of its name.
+#[test]
+fn a_file_that_moves_right_leaves_no_whiteout_beside_it() {
+    use crate::common::layer_ops::{find, write};
+    let config = Config {
+        name: "whiteout".to_owned(),
+        branches: vec![(Access::Rw, vec![]), (Access::Rw, vec![]), (Access::Ro, vec![])],
+        prologue: vec![],
+    };
+    let start = Start::new(&config, Delete::Whiteout, MemOptions::default());
+    for (at, name) in [(0, "f"), (1, ".wh.f"), (2, "f")] {
+        write(&*start.union.branches[at].1, name, name.as_bytes());
+    }
+    let union = start.union.fork();
+    let session = union.mount().unwrap();
+    assert_eq!(drain(&session, 0), Ok(BTreeMap::new()));
+    let right = &*union.branches[1].1;
+    assert!(find(right, "f").is_some() && find(right, ".wh.f").is_none());
+    // It hides what the whiteout hid.
+    at(&*session.layer, "").unlink(&CX, crate::common::layer_ops::name("f")).unwrap();
+    assert!(find(&*session.layer, "f").is_none());
+}
+
 /// A crash interrupts the copy-up of a file with several names; the next mount copies it to another
 /// branch.
 #[test]
