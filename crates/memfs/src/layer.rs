@@ -3,9 +3,12 @@ use crate::faults::{Faults, Op};
 use crate::node::MemVnode;
 use crate::shared::{MemOptions, Shared};
 use crate::tree::{ROOT, Tree};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vnode::{Command, Cx, Errno, Kind, Layer, Name, Properties, Reports, Result, Upcalls, Vnode};
+
+/// The fingerprint of the next identified file system.
+static CREATED: AtomicU64 = AtomicU64::new(1);
 
 /// An in-memory file system.
 #[derive(Debug)]
@@ -24,8 +27,9 @@ impl MemFs {
     /// Creates an empty file system.
     #[must_use]
     pub fn with(options: MemOptions, faults: &Faults) -> Arc<Self> {
-        let tree = Arc::new(Mutex::new(Tree::new(options.uid, options.gid, options.object_pages)));
-        Self::over(tree, options, faults.clone())
+        let fingerprint = options.identified.then(|| CREATED.fetch_add(1, Ordering::Relaxed));
+        let tree = Tree::new((options.uid, options.gid), options.object_pages, fingerprint);
+        Self::over(Arc::new(Mutex::new(tree)), options, faults.clone())
     }
 
     fn over(tree: Arc<Mutex<Tree>>, options: MemOptions, faults: Faults) -> Arc<Self> {
@@ -176,6 +180,10 @@ impl Layer for MemFs {
             return Err(Errno::STALE);
         }
         Ok(Arc::new(MemVnode::hold(&self.fs, &mut tree, number)))
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        self.fs.tree().fingerprint
     }
 
     fn commands(&self) -> Vec<Command> {

@@ -34,6 +34,9 @@ pub struct MemOptions {
     /// Whether open files have a host file, as on a file system of the host. It is a device that
     /// discards everything; a test that plays the kernel writes to the file itself.
     pub backing: bool,
+    /// Whether each file system has a fingerprint of its own, and times later than those of the
+    /// file systems created before it.
+    pub identified: bool,
 }
 
 impl Default for MemOptions {
@@ -50,6 +53,7 @@ impl Default for MemOptions {
             varies_by_caller: false,
             generation: 0,
             backing: false,
+            identified: false,
         }
     }
 }

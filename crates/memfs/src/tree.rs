@@ -5,12 +5,17 @@ use vnode::{Attr, Errno, Kind, Result, Time};
 /// The number of the root directory.
 pub(crate) const ROOT: u64 = 1;
 
+/// By how much the times of an identified file system are later than those of the one before.
+const TICKS: u64 = 100_000;
+
 /// The stored objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) inodes: BTreeMap<u64, Inode>,
     next_ino: u64,
     ticks: u64,
+    /// See [`crate::MemOptions::identified`].
+    pub(crate) fingerprint: Option<u64>,
     /// Upper bound of the pages in use: exact whenever they were counted, and raised by what each
     /// operation allocates since. Counting visits every object.
     allocated_at_most: u64,
@@ -96,9 +101,16 @@ impl Dir {
 }
 
 impl Tree {
-    pub(crate) fn new(uid: u32, gid: u32, object_pages: u64) -> Self {
-        let mut tree =
-            Self { inodes: BTreeMap::new(), next_ino: ROOT, ticks: 0, allocated_at_most: object_pages, object_pages };
+    pub(crate) fn new((uid, gid): (u32, u32), object_pages: u64, fingerprint: Option<u64>) -> Self {
+        let ticks = fingerprint.map_or(0, |number| number * TICKS);
+        let mut tree = Self {
+            inodes: BTreeMap::new(),
+            next_ino: ROOT,
+            ticks,
+            fingerprint,
+            allocated_at_most: object_pages,
+            object_pages,
+        };
         let root = tree.add(Kind::Directory, 0o755, uid, gid);
         if let Some(inode) = tree.inodes.get_mut(&root) {
             inode.nlink = 2;

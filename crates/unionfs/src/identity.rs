@@ -117,9 +117,9 @@ impl Identity {
         tag
     }
 
-    /// Returns the original of a copy that the index has.
-    pub(crate) fn original(&self, number: u64) -> Option<Original> {
-        self.known.read().originals.get(&number).map(|(_, original)| original.clone())
+    /// Returns the originals of the copies of each file, with the tags of the copies' branches.
+    pub(crate) fn originals(&self) -> HashMap<u64, Vec<(u16, Original)>> {
+        self.known.read().originals.clone()
     }
 
     /// Replaces the content. Of the logs, those of the branches with these tags remain, in this

@@ -167,29 +167,33 @@ impl Core {
         Ok(Some((entry.attr, is_logged)))
     }
 
-    /// Finds the originals of copies that the index has if the branch with the originals is not one
-    /// of the union's: another one may be a copy of that. They get the numbers of the originals, so
-    /// that their names lead to the copies.
+    /// Finds the originals of copies if a branch that had the file is not one of the union's:
+    /// another one may be a copy of that. They get the number of the file, so that their names lead
+    /// to the leftmost copy.
     pub(crate) fn adopt_originals(&self, op: &Op<'_>, index: &Index) {
-        let is_here = |tag: u16| op.set.order.iter().any(|member| member.state.tag == tag);
-        let is_absent = |number: u64| tag_of(number).is_some_and(|tag| !is_here(tag));
-        for (&number, &copy) in index.iter().filter(|(number, _)| is_absent(**number)) {
-            let Some(original) = self.identity.original(number) else { continue };
-            let mut right = op.set.order.iter().filter(|member| op.set.is_left(copy, member.id));
-            if self.identity.aliases_of(number).iter().any(|(tag, _)| right.clone().any(|m| m.state.tag == *tag)) {
+        let member_of = |tag: u16| op.set.order.iter().find(|member| member.state.tag == tag);
+        for (number, originals) in self.identity.originals() {
+            let natural = tag_of(number).map(|tag| (tag, lower_of(number)));
+            let aliases = self.identity.aliases_of(number);
+            let known: Vec<u16> = aliases.into_iter().chain(natural).map(|(tag, _)| tag).collect();
+            if !index.contains_key(&number) || known.iter().all(|tag| member_of(*tag).is_some()) {
                 continue;
             }
-            let found = right.find_map(|member| {
-                let found = find_original(op, member, &original);
-                let report = |errno: &Errno| {
-                    let branch = member.state.path.display();
-                    tracing::warn!(%branch, %errno, "could not look for a file whose copy the index of hard links has");
-                };
-                found.inspect_err(report).ok().flatten().map(|entry| (member.state.tag, entry))
-            });
-            if let Some((tag, Entry { vnode, attr })) = found {
-                let alias = Alias { born: attr.btime.unwrap_or_default(), number, generation: 0 };
-                self.identity.alias_deferred(tag, vnode.id(), alias);
+            for (by, original) in originals {
+                let Some(copy) = member_of(by) else { continue };
+                let mut right = op.set.order.iter().filter(|member| op.set.is_left(copy.id, member.id));
+                let found = right.find_map(|member| {
+                    let found = find_original(op, member, &original);
+                    let report = |errno: &Errno| {
+                        let branch = member.state.path.display();
+                        tracing::warn!(%branch, %errno, "could not look for a file whose copy the index of hard links has");
+                    };
+                    found.inspect_err(report).ok().flatten().map(|entry| (member.state.tag, entry))
+                });
+                if let Some((tag, Entry { vnode, attr })) = found.filter(|(tag, _)| !known.contains(tag)) {
+                    let alias = Alias { born: attr.btime.unwrap_or_default(), number, generation: 0 };
+                    self.identity.alias_deferred(tag, vnode.id(), alias);
+                }
             }
         }
     }

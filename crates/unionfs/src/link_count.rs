@@ -69,7 +69,7 @@ impl Core {
         // The index entry of a copy that moves further left is not one of its names.
         let moves = self.links.branch(number) == Some(old.branch);
         let names = if moves { attr.nlink.saturating_sub(1) } else { attr.nlink };
-        if !moves && let Some(path) = place.and_then(|place| path_on_branch(op, old, place)) {
+        if let Some(path) = place.and_then(|place| path_on_branch(op, old, place)) {
             let original = Original { size: attr.size, mtime: attr.mtime, path };
             self.identity.append_or_defer(&self.server(op), Record::Original { by, number, original });
         }

@@ -89,8 +89,9 @@ pub(crate) struct Known {
     pub(crate) names: HashMap<u64, Counts>,
     /// Names that were about to be used up when the log ended, by number.
     pub(crate) using: HashMap<u64, Vec<Using>>,
-    /// The originals of the copies that the index has, by number.
-    pub(crate) originals: HashMap<u64, (u16, Original)>,
+    /// The originals of the copies that the indexes have, by number, with the tag of the copy's
+    /// branch.
+    pub(crate) originals: HashMap<u64, Vec<(u16, Original)>>,
 }
 
 /// A name that was about to be used up when the log ended.
@@ -120,7 +121,9 @@ impl Known {
             }
             Record::Names { by, number, first, used } => self.set_names(by, number, LinkCount { first, used }),
             Record::Original { by, number, original } => {
-                self.originals.insert(number, (by, original));
+                let all = self.originals.entry(number).or_default();
+                all.retain(|(of, _)| *of != by);
+                all.push((by, original));
             }
         }
     }
@@ -136,8 +139,8 @@ impl Known {
         counts.retain(|(of, _)| *of != by);
         if count != LinkCount::default() {
             counts.push((by, count));
-        } else if self.originals.get(&number).is_some_and(|(of, _)| *of == by) {
-            self.originals.remove(&number);
+        } else if let Some(all) = self.originals.get_mut(&number) {
+            all.retain(|(of, _)| *of != by);
         }
         if counts.is_empty() {
             self.names.remove(&number);
@@ -161,7 +164,7 @@ impl Known {
             list.retain(|using| using.by != by);
             !list.is_empty()
         });
-        self.originals.retain(|_, (of, _)| *of != by);
+        self.originals.values_mut().for_each(|all| all.retain(|(of, _)| *of != by));
     }
 
     /// Returns the shortest sequence of records with the same content.
@@ -171,10 +174,8 @@ impl Known {
         let names = self.names.iter().flat_map(|(&number, counts)| {
             counts.iter().map(move |&(by, LinkCount { first, used })| Record::Names { by, number, first, used })
         });
-        let originals = self.originals.iter().map(|(&number, (by, original))| Record::Original {
-            by: *by,
-            number,
-            original: original.clone(),
+        let originals = self.originals.iter().flat_map(|(&number, all)| {
+            all.iter().map(move |(by, original)| Record::Original { by: *by, number, original: original.clone() })
         });
         let using = self.using.iter().flat_map(|(&number, list)| {
             list.iter().map(move |u| Record::Using {

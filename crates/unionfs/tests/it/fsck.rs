@@ -2,6 +2,7 @@
 //! leaves nothing to repair, whatever interrupts it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common::admin::{Admin, Consents, fsck};
 use crate::common::config::{Access, Config, configs};
 use crate::common::drain::pass;
 use crate::common::op::Op;
@@ -22,80 +23,6 @@ use unionfs::{Branch, Delete, Metacopy, Mode, Options, Unionfs};
 use vnode::{Cx, Errno, Kind, Layer, Name, OpenFlags, SetAttr, Vnode, XattrFlags};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
-
-/// Which repairs are made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Consents {
-    None,
-    Safe,
-    All,
-}
-
-/// An administrator, and what was reported.
-struct Admin {
-    consents: Consents,
-    found: Vec<Finding>,
-    failed: Vec<(Finding, Errno)>,
-    repaired: usize,
-    not_checked: Vec<(Vec<u8>, Errno)>,
-}
-
-impl Admin {
-    fn new(consents: Consents) -> Self {
-        Self { consents, found: Vec::new(), failed: Vec::new(), repaired: 0, not_checked: Vec::new() }
-    }
-
-    fn problems(&self) -> BTreeSet<Problem> {
-        self.found.iter().map(|finding| finding.problem).collect()
-    }
-
-    /// Returns the findings that are errors.
-    fn errors(&self) -> Vec<&Finding> {
-        self.found.iter().filter(|finding| finding.severity() != Severity::Note).collect()
-    }
-
-    fn expect_no_failures(&self) -> Result<(), String> {
-        match (self.failed.first(), self.not_checked.first()) {
-            (None, None) => Ok(()),
-            failures => Err(format!("{failures:?}")),
-        }
-    }
-}
-
-impl Inspector for Admin {
-    fn found(&mut self, finding: &Finding) -> bool {
-        self.found.push(finding.clone());
-        match (self.consents, finding.repair()) {
-            (Consents::None, _) | (_, None) => false,
-            (Consents::Safe, Some(repair)) => repair.consent == Consent::Safe,
-            (Consents::All, Some(_)) => true,
-        }
-    }
-
-    fn repaired(&mut self, finding: &Finding, result: vnode::Result<()>) {
-        match result {
-            Ok(()) => self.repaired += 1,
-            Err(errno) => self.failed.push((finding.clone(), errno)),
-        }
-    }
-
-    fn not_checked(&mut self, _branch: &Path, path: &[u8], errno: Errno) {
-        self.not_checked.push((path.to_vec(), errno));
-    }
-
-    fn restarts(&mut self) {}
-
-    fn progress(&mut self, checked: u64, known: u64) -> bool {
-        assert!(checked <= known, "{checked} of {known}");
-        true
-    }
-}
-
-fn fsck(union: &TestUnion, consents: Consents) -> Result<Admin, String> {
-    let mut admin = Admin::new(consents);
-    check(&union.to_branches(&|at| at), &mut admin).map_err(|error| error.to_string())?;
-    Ok(admin)
-}
 
 /// Returns the view of a mounted copy of the branches.
 fn view_of(union: &TestUnion) -> Result<View, String> {

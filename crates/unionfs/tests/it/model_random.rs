@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common;
+use crate::common::admin::{Consents, fsck};
 use crate::common::config::{Config, configs};
 use crate::common::drain::{pass, send};
 use crate::common::op::Op;
@@ -16,13 +17,16 @@ use crate::common::random_ops::OpChooser;
 use crate::common::session::Session;
 use crate::common::test_union::{Start, TestUnion, check};
 use crate::common::tree::{Caller, Tree};
-use crate::common::view::{Numbers, Times, Walk, compare, learn_times, view};
+use crate::common::view::{Numbers, Times, compare, learn_times, view};
 use memfs::{Count, Fault, MemOptions, Plan};
+use std::sync::Arc;
 use std::time::Duration;
 use testkit::Rng;
 use testkit::seeds;
-use unionfs::{Create, Delete, Order};
-use vnode::Errno;
+use unionfs::fsck::{Finding, Problem, Severity};
+use unionfs::offline::View;
+use unionfs::{Branch, BranchChange, ChangePolicy, Create, Delete, Metacopy, Mode, Order, Unionfs};
+use vnode::{Errno, Kind};
 
 /// Without and with name indexes.
 const INTERVALS: [Duration; 2] = [Duration::ZERO, Duration::from_secs(3600)];
@@ -32,16 +36,27 @@ enum Step {
     Do(Caller, Op),
     /// An operation during which a lower operation fails.
     Failing(Op, Count, u64, Fault),
-    /// An operation during which the machine crashes, at the n-th change of a branch.
-    Crashing(Op, u64),
+    /// An operation during which the machine crashes, at the n-th change of a branch. Then some of
+    /// the branches may be replaced by copies, as by [`Self::Copy`].
+    Crashing(Op, u64, Option<u64>),
     Remount(Delete),
     /// One pass of draining the n-th branch.
     Drain(usize),
+    /// Copies of some branches are mounted in their place: one for each bit, or all if none is set.
+    Copy(u64),
+    /// A snapshot is taken.
+    Snapshot,
+    /// A new first branch is mounted, and the others are read-only from then on.
+    Front,
 }
+
+/// The most branches that a program adds others to.
+const MOST_BRANCHES: usize = 7;
 
 /// The state of a running program.
 struct Run {
     union: TestUnion,
+    layer: Option<Arc<Unionfs>>,
     session: Session,
     model: Tree,
     numbers: Numbers,
@@ -50,12 +65,18 @@ struct Run {
 impl Run {
     fn new(start: &Start) -> Result<Self, String> {
         let union = start.union.fork();
-        let session = union.mount()?;
-        Ok(Self { union, session, model: start.tree.clone(), numbers: start.numbers.clone() })
+        let layer = union.union()?;
+        let session = Session::new(layer.clone());
+        let (model, numbers) = (start.tree.clone(), start.numbers.clone());
+        Ok(Self { union, layer: Some(layer), session, model, numbers })
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
-        let mounted = matches!(step, Step::Remount(_));
+        let is_full = self.union.branches.len() == MOST_BRANCHES;
+        let mounted = match step {
+            Step::Front => !is_full,
+            step => matches!(step, Step::Remount(_) | Step::Copy(_)),
+        };
         let times = match step {
             Step::Do(caller, op) => {
                 let got = self.session.run(*caller, op);
@@ -75,17 +96,36 @@ impl Run {
                 }
                 Times::Files
             }
-            Step::Crashing(op, at) => return self.crash(op, *at),
+            Step::Crashing(op, at, copies) => return self.crash(op, *at, *copies),
             Step::Drain(branch) => {
                 self.drain(branch % self.union.branches.len())?;
                 Times::All
             }
             Step::Remount(delete) => {
-                self.session.slots = Default::default();
-                self.model.close_all();
+                self.close_all();
                 self.union.delete = *delete;
                 self.remount()?;
                 Times::All
+            }
+            Step::Copy(which) => {
+                self.close_all();
+                self.unmount();
+                self.union.replace_by_copies(*which);
+                self.numbers = Numbers::of_copies();
+                self.remount()?;
+                Times::Files
+            }
+            Step::Front | Step::Snapshot if is_full => Times::All,
+            Step::Front => {
+                self.close_all();
+                self.unmount();
+                self.union.add_first(self.union.new_first());
+                self.remount()?;
+                Times::Files
+            }
+            Step::Snapshot => {
+                self.snapshot()?;
+                Times::Files
             }
         };
         let seen = check(&self.session, &self.model, &mut self.numbers, times)?;
@@ -93,6 +133,55 @@ impl Run {
             self.union.check_leftovers(&seen)?;
         }
         self.finish_step(&seen)
+    }
+
+    fn close_all(&mut self) {
+        self.session.slots = Default::default();
+        self.model.close_all();
+    }
+
+    fn unmount(&mut self) {
+        self.layer = None;
+        self.session = Session::new(memfs::MemFs::new());
+    }
+
+    fn snapshot(&mut self) -> Result<(), String> {
+        let (number, fs) = self.union.new_first();
+        let branch = Branch { layer: fs.clone(), path: format!("/branch/{number}").into(), mode: Mode::ReadWrite };
+        let changed = self
+            .layer
+            .iter()
+            .map(|union| union.change_branches(vec![BranchChange::Snapshot(branch.clone())], &ChangePolicy::default()));
+        changed.collect::<Result<(), _>>().map_err(|e| format!("snapshot: {e}"))?;
+        self.union.add_first((number, fs));
+        Ok(())
+    }
+
+    /// Checks that the tools agree with the union once it is unmounted.
+    fn check_tools(&mut self) -> Result<(), String> {
+        self.close_all();
+        self.unmount();
+        // What a kill leaves behind is removed by the next mount and unmount.
+        self.remount()?;
+        self.unmount();
+        let tools = View::new(&self.union.pairs()).map_err(|e| format!("view: {e}"))?;
+        let shown = view(&*tools.layer(), self.numbers.walk(Times::Files))?;
+        compare(&shown, &self.model, &mut self.numbers, Times::Files)
+            .map_err(|e| format!("in the view of the tools:\n{e}"))?;
+        let found = fsck(&self.union, Consents::Safe)?;
+        found.expect_no_failures()?;
+        // In copies, names that were hidden keep a file without names in the index.
+        let is_damage =
+            |finding: &&&Finding| finding.severity() == Severity::Damage && finding.problem != Problem::IndexUnused;
+        if let Some(damage) = found.errors().iter().find(is_damage) {
+            return Err(format!("fsck finds {damage:?} in\n{:?}", self.union.dump()));
+        }
+        let tools = View::new(&self.union.pairs()).map_err(|e| format!("view: {e}"))?;
+        let repaired = view(&*tools.layer(), self.numbers.walk(Times::Files))?;
+        if repaired != shown {
+            return Err(format!("a repair of {:?} changes the view to\n{repaired:?}", found.found));
+        }
+        Ok(())
     }
 
     fn finish_step(&mut self, seen: &common::view::View) -> Result<(), String> {
@@ -103,7 +192,7 @@ impl Run {
 
     fn drain(&self, branch: usize) -> Result<(), String> {
         let idle = self.union.idle_whiteouts();
-        pass(&self.session, branch)?;
+        pass(&self.session, self.union.numbers[branch])?;
         self.union.check_idle_whiteouts(&idle)?;
         // Other branches must be able to take files later.
         if branch.is_multiple_of(2) {
@@ -114,17 +203,24 @@ impl Run {
 
     fn remount(&mut self) -> Result<(), String> {
         // Drop the old union before mounting the new one over the same branches.
-        self.session = Session::new(memfs::MemFs::new());
-        self.session = self.union.mount()?;
+        self.unmount();
+        let layer = self.union.union()?;
+        self.session = Session::new(layer.clone());
+        self.layer = Some(layer);
         Ok(())
     }
 
-    fn crash(&mut self, op: &Op, at: u64) -> Result<(), String> {
+    fn crash(&mut self, op: &Op, at: u64, copies: Option<u64>) -> Result<(), String> {
         self.union.faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
         let got = self.session.run(Caller::ROOT, op);
         self.union = self.union.recover();
+        if let Some(which) = copies {
+            self.unmount();
+            self.union.replace_by_copies(which);
+            self.numbers = Numbers::of_copies();
+        }
         self.remount()?;
-        let seen = view(&*self.session.layer, Walk::User)?;
+        let seen = view(&*self.session.layer, self.numbers.walk(Times::All))?;
         let mut new = self.model.clone();
         let changes = new.apply(Caller::ROOT, op).is_ok();
         new.close_all();
@@ -148,12 +244,26 @@ impl Run {
 }
 
 fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
+    program_of(start, seed, steps, &|_, _| true)
+}
+
+/// Whether an operation gives a directory another path.
+fn renames_directory(tree: &Tree, op: &Op) -> bool {
+    let Op::Rename { from, to, .. } = op else { return false };
+    let paths = tree.paths();
+    [from, to].iter().any(|path| paths.get(path).is_some_and(|id| tree.node(*id).kind == Kind::Directory))
+}
+
+fn program_of(start: &Start, seed: u64, steps: usize, allows: &dyn Fn(&Tree, &Op) -> bool) -> Vec<Step> {
     let mut rng = Rng::new(seed);
     let mut model = start.tree.clone();
     let mut all = Vec::new();
     while all.len() < steps {
         let keeps_open = !rng.one_in(3);
         let op = OpChooser { rng: &mut rng, beneath: Path::root(), keeps_open }.op(&model);
+        if !allows(&model, &op) {
+            continue;
+        }
         let caller = if rng.one_in(4) { Caller::USER } else { Caller::ROOT };
         // Most operations should succeed.
         let mut next = model.clone();
@@ -169,7 +279,7 @@ fn program(start: &Start, seed: u64, steps: usize) -> Vec<Step> {
             1 => {
                 next.close_all();
                 model = next;
-                Step::Crashing(op, 1 + rng.below(12) as u64)
+                Step::Crashing(op, 1 + rng.below(12) as u64, None)
             }
             2 | 3 => {
                 let fault = rng.pick(&[
@@ -204,6 +314,9 @@ fn failure(start: &Start, program: &[Step]) -> Option<(usize, String)> {
                 };
                 (at, e + &dump)
             })?;
+        }
+        if run.union.metacopy == Metacopy::Off {
+            run.check_tools().map_err(|e| (program.len() - 1, format!("at the end: {e}")))?;
         }
         Ok(())
     };
@@ -316,6 +429,39 @@ fn random_moves() {
                 run_program(&config, &start, delete, seed, all.clone());
             }
         }
+    }
+}
+
+/// Random operations while the branches change: they are copied, new ones become the first,
+/// snapshots are taken, files move, and the machine crashes. The tools agree with the union.
+#[test]
+fn random_copies() {
+    let steps = testkit::number("STRATA_STEPS").unwrap_or(40) as usize;
+    for seed in seeds(60) {
+        let config = random_config(seed);
+        // In copies of branches, the names of a file are found by the path that it had. So no
+        // directory is renamed, and no name is removed from a branch further right.
+        let delete = Delete::Whiteout;
+        let start = Start::new(&config, delete, MemOptions { identified: true, ..MemOptions::default() });
+        println!("{}: {delete:?}: STRATA_SEED={seed} STRATA_STEPS={steps}", config.name);
+        let mut rng = Rng::new(seed);
+        let which = |rng: &mut Rng| if rng.one_in(2) { 0 } else { 1 + rng.below(31) as u64 };
+        let mut all = Vec::new();
+        for step in program_of(&start, seed, steps, &|tree, op| !renames_directory(tree, op)) {
+            match rng.below(24) {
+                0 | 1 => all.push(Step::Copy(which(&mut rng))),
+                2 => all.push(Step::Snapshot),
+                3 => all.push(Step::Front),
+                4 => all.push(Step::Drain(rng.below(5))),
+                _ => {}
+            }
+            all.push(match step {
+                Step::Crashing(op, at, None) if rng.one_in(2) => Step::Crashing(op, at, Some(which(&mut rng))),
+                Step::Remount(_) => Step::Remount(delete),
+                step => step,
+            });
+        }
+        run_program(&config, &start, delete, seed, all);
     }
 }
 

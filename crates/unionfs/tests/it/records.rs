@@ -232,6 +232,30 @@ fn copied_branches_keep_hard_links_together() {
     assert_one_file(&bed.mount("a=rw:b=ro:c=ro"), &["f0", "f1", "f2"], "data+b+");
 }
 
+/// The copy of a file was copied again by a newer branch, as after a snapshot. Branches are copied
+/// together or one by one.
+#[test]
+fn copied_branches_keep_copies_of_copies_together() {
+    for modes in ["ro", "rw"] {
+        let bed = Bed::new(&["a", "b", "c"]);
+        append(&bed.mount("b=rw:c=ro"), "f0", "+b");
+        append(&bed.mount(&format!("a=rw:b={modes}:c=ro")), "f1", "+a");
+        bed.shell("mkdir new; touch new/1 new/2; cp -a a b c new");
+        for branches in ["new/a=rw:new/b=ro:new/c=ro", "new/a=rw:b=ro:new/c=ro", "new/a=rw:new/b=ro:c=ro"] {
+            assert_one_file(&bed.mount(branches), &["f0", "f1", "f2"], "data+b+a");
+        }
+    }
+    // The first branch's copy has an original that got its other name on the second one.
+    let bed = Bed::new(&["a", "b", "c"]);
+    bed.shell("echo g >c/g");
+    let union = bed.mount("b=rw:c=ro");
+    union.root().link(&CX, name("h"), &at(&*union, "g")).unwrap();
+    drop(union);
+    append(&bed.mount("a=rw:b=ro:c=ro"), "h", "a");
+    bed.shell("touch between; cp -a b d");
+    assert_one_file(&bed.mount("a=rw:d=ro:c=ro"), &["g", "h"], "g\na");
+}
+
 /// A directory that is put at the path of a branch is another branch: its files have nothing to do
 /// with the copies of the other one's.
 #[test]

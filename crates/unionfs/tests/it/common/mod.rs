@@ -4,7 +4,9 @@
 // Each test program uses only some of these modules.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod admin;
 pub mod config;
+pub mod copies;
 pub mod drain;
 pub mod layer_ops;
 pub mod op;

@@ -19,6 +19,7 @@ pub const OPTIONS: MemOptions = MemOptions {
     varies_by_caller: false,
     generation: 5,
     backing: true,
+    identified: false,
 };
 
 /// Returns a directory of `disk` as a branch.

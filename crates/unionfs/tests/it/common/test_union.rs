@@ -7,6 +7,7 @@ use super::tree::{Caller, ROOT, Tree};
 use super::view::{Numbers, Times, View, Walk, compare, compare_object, expected_object, view};
 use memfs::{Dump, Faults, MemFs, MemOptions};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use unionfs::{Branch, Create, Delete, Metacopy, Mode, Options, Unionfs};
@@ -28,6 +29,11 @@ pub struct TestUnion {
     /// How long the union trusts its name indexes ([`Options::check_interval`]). The tests make no
     /// out-of-band changes, so that any value is right.
     pub interval: Duration,
+    /// Which changes of attributes copy no data.
+    pub metacopy: Metacopy,
+    /// The number in the path of each branch.
+    pub numbers: Vec<usize>,
+    options: MemOptions,
     /// Initial content of each read-only branch, which must never change.
     read_only: Vec<Option<Dump>>,
 }
@@ -51,6 +57,10 @@ impl Start {
             delete,
             create: Create::default(),
             interval: Duration::ZERO,
+            // The files of these branches lie on both sides of this threshold.
+            metacopy: if options.identified { Metacopy::Off } else { Metacopy::Above(30) },
+            numbers: (0..config.branches.len()).collect(),
+            options,
             read_only: Vec::new(),
         };
         for (access, program) in &config.branches {
@@ -103,7 +113,7 @@ impl TestUnion {
     }
 
     /// Records the content of the read-only branches.
-    fn record_read_only(&mut self) {
+    pub fn record_read_only(&mut self) {
         self.read_only =
             self.branches.iter().map(|(access, branch)| (*access == Access::Ro).then(|| branch.dump())).collect();
     }
@@ -116,6 +126,9 @@ impl TestUnion {
             delete: self.delete,
             create: self.create,
             interval: self.interval,
+            metacopy: self.metacopy,
+            numbers: self.numbers.clone(),
+            options: self.options,
             read_only: self.read_only.clone(),
         }
     }
@@ -150,23 +163,67 @@ impl TestUnion {
         self.branches.iter().enumerate().map(branch).collect()
     }
 
+    /// Returns the branches of a mount.
+    pub fn own_branches(&self) -> Vec<Branch> {
+        self.to_branches(&|at| self.numbers[at])
+    }
+
+    /// Returns the branches of a view of the tools.
+    pub fn pairs(&self) -> Vec<(Arc<dyn Layer>, PathBuf)> {
+        self.own_branches().into_iter().map(|branch| (branch.layer, branch.path)).collect()
+    }
+
+    /// Returns a new branch for the left end, with the attributes of the present first one's root.
+    pub fn new_first(&self) -> (usize, Arc<MemFs>) {
+        let fs = MemFs::with(self.options, &self.faults);
+        super::copies::copy_root(&self.branches[0].1, &fs);
+        (1 + self.numbers.iter().max().unwrap(), fs)
+    }
+
+    /// Adds a branch as the first one. The others are not written any more.
+    pub fn add_first(&mut self, (number, fs): (usize, Arc<MemFs>)) {
+        self.branches.iter_mut().for_each(|(access, _)| *access = Access::Ro);
+        self.branches.insert(0, (Access::Rw, fs));
+        self.numbers.insert(0, number);
+        self.record_read_only();
+    }
+
+    /// Replaces branches by copies at other paths. `which`: a bit for each position, or none for
+    /// all branches.
+    pub fn replace_by_copies(&mut self, which: u64) {
+        for at in (0..self.branches.len()).filter(|at| which == 0 || which >> at & 1 == 1) {
+            let copy = MemFs::with(self.options, &self.faults);
+            super::copies::copy(&self.branches[at].1, &copy);
+            self.branches[at].1 = copy;
+            self.numbers[at] = 1 + self.numbers.iter().max().unwrap();
+        }
+        self.record_read_only();
+    }
+
     /// Mounts the union.
     pub fn mount(&self) -> Result<Session, String> {
-        self.mount_as(&|at| at)
+        self.mount_as(&|at| self.numbers[at])
     }
 
     /// Mounts the union. `name` returns the number in the path of the branch at a position.
     pub fn mount_as(&self, name: &dyn Fn(usize) -> usize) -> Result<Session, String> {
-        // The files of these branches lie on both sides of this threshold.
+        Ok(Session::new(self.union_as(name)?))
+    }
+
+    /// Mounts the union, so that its branches can be changed.
+    pub fn union(&self) -> Result<Arc<Unionfs>, String> {
+        self.union_as(&|at| self.numbers[at])
+    }
+
+    fn union_as(&self, name: &dyn Fn(usize) -> usize) -> Result<Arc<Unionfs>, String> {
         let options = Options {
             delete: self.delete,
             create: self.create,
-            metacopy: Metacopy::Above(30),
+            metacopy: self.metacopy,
             check_interval: self.interval,
             ..Options::default()
         };
-        let layer = Unionfs::new(self.to_branches(name), options).map_err(|e| format!("mounting: {e}"))?;
-        Ok(Session::new(layer))
+        Unionfs::new(self.to_branches(name), options).map_err(|e| format!("mounting: {e}"))
     }
 
     /// Checks that no read-only branch has changed.
@@ -258,9 +315,7 @@ fn check_content(content: &View, numbers: &BTreeSet<u64>) -> Result<(), String> 
 
 /// Checks that the union and every open file match the model; returns the view of the union.
 pub fn check(session: &Session, tree: &Tree, numbers: &mut Numbers, times: Times) -> Result<View, String> {
-    // Fault tests have so many runs that the readdir cookies are checked only without faults.
-    let walk = if times == Times::All { Walk::User } else { Walk::Quick };
-    let seen = view(&*session.layer, walk)?;
+    let seen = view(&*session.layer, numbers.walk(times))?;
     compare(&seen, tree, numbers, times)?;
     for slot in 0..session.slots.len() {
         let open = tree.slots[slot];
