@@ -115,6 +115,7 @@ impl Unionfs {
         }
         core.complete_names(&op).map_err(step("completing the link counts of files", &path))?;
         core.restore_counts(&op, &indexed);
+        core.doubt_nameless(&indexed);
         let root = create_root(&core, &set).map_err(step("creating the root", &path))?;
         Ok(Arc::new(Self { core, root }))
     }

@@ -127,6 +127,16 @@ impl Core {
         }
     }
 
+    /// Notes the copies that may have no name any more: a server that was killed has not looked for
+    /// their names.
+    pub(crate) fn doubt_nameless(&self, indexed: &Indexed) {
+        for (&number, &names) in &indexed.names {
+            if self.link_count(number, names.saturating_add(1)) == 0 {
+                self.links.doubt(number);
+            }
+        }
+    }
+
     /// Returns the number of names that the original of a copy on a branch has, if a branch to its
     /// right still has the original.
     fn names_of_original(&self, op: &Op<'_>, number: u64, copy: BranchId) -> Option<u32> {

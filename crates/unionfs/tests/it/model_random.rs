@@ -238,6 +238,8 @@ impl Run {
                 }
             }
         }
+        // The first unmount after a crash looks for files in the index without names.
+        self.remount()?;
         self.union.check_leftovers(&seen)?;
         self.finish_step(&seen)
     }

@@ -200,6 +200,35 @@ fn hard_links_move_left() {
     assert_eq!(attr(&*session.layer, "e/b").nlink, 2);
 }
 
+/// Two branches count names of a file, the last name is removed, and the server is killed. The next
+/// unmount looks for names.
+#[test]
+fn a_copy_without_names_is_dropped_after_a_kill() {
+    use crate::common::layer_ops::{list, mkdir, name, write};
+    let config = Config {
+        name: "a copy without names".to_owned(),
+        branches: vec![(Access::Rw, vec![]), (Access::Rw, vec![]), (Access::Ro, vec![])],
+        prologue: vec![],
+    };
+    let start = Start::new(&config, Delete::Whiteout, MemOptions::default());
+    let low = &*start.union.branches[2].1;
+    mkdir(low, "d");
+    mkdir(&*start.union.branches[1].1, "d");
+    write(low, "a", b"text");
+    at(low, "d").link(&CX, name("b"), &at(low, "a")).unwrap();
+    let union = start.union.fork();
+    let session = union.mount().unwrap();
+    let root = at(&*session.layer, "");
+    at(&*session.layer, "d").unlink(&CX, name("b")).unwrap();
+    drop(at(&*session.layer, "a").open(&CX, vnode::OpenFlags::WRONLY).unwrap());
+    root.unlink(&CX, name("a")).unwrap();
+    let killed = union.recover();
+    let index = || list(&*killed.branches[0].1, ".wh..wh.links");
+    assert_eq!(index().len(), 1);
+    drop(killed.mount().unwrap());
+    assert_eq!(index(), Vec::<String>::new());
+}
+
 /// A file that moves right replaces a whiteout of its name.
 #[test]
 fn a_file_that_moves_right_leaves_no_whiteout_beside_it() {
