@@ -255,8 +255,7 @@ impl Core {
         // Somebody else may have discarded it meanwhile.
         let Some(version) = index.versions.get(&number) else { return Ok(true) };
         let (letter, size, ends_head) = (version.letter, version.size, version.cause.ends_head());
-        let older = index.versions.range(..number).next_back().map(|(_, older)| older.letter);
-        let gives = older.is_some_and(Letter::depends_on_newer) && is_content(letter);
+        let gives = is_content(letter) && versionset::is_needed(server, &locked.files(server, None)?, index, number)?;
         let is_newest = index.newest().is_some_and(|newest| newest.number == number);
         let is_written = session.as_ref().is_some_and(|session| session.writers > 0);
         if !waits && ((is_newest && is_written) || (gives && size > MAX_WAITING)) {

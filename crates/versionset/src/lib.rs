@@ -56,7 +56,7 @@ pub use edits::Edited;
 pub use encode::{Newer, encode};
 pub use header::{Header, MAX_HEADER};
 pub use index::{Birth, Condition, Departure, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
-pub use merge::absorb;
+pub use merge::{absorb, is_needed};
 pub use names::{
     LINKS, Letter, MAX_NUMBER, STORE, StoreName, index_name, is_hashed, may_follow, new_index_name, new_version_name,
     number_of, parse, stem_of, version_name,

@@ -34,10 +34,30 @@ pub fn absorb(
         return Err(Errno::NOENT);
     }
     let mut converted = Vec::new();
-    for (number, version) in index.versions.range(..discarded).rev() {
+    for (number, letter, stored) in dependents(cx, files, index, discarded)? {
+        if let Some(letter) = encode_anew(cx, files, index, (number, letter), &stored, discarded, level)? {
+            converted.push((number, letter));
+        }
+    }
+    Ok(converted)
+}
+
+/// Whether an older version takes bytes from this one: not only the next older one can, if earlier
+/// discardings were interrupted.
+///
+/// # Errors
+/// `EIO` if a version is damaged; those of the layer below.
+pub fn is_needed(cx: &Cx<'_>, files: &StoreFiles, index: &Index, number: u64) -> Result<bool> {
+    Ok(!dependents(cx, files, index, number)?.is_empty())
+}
+
+/// Returns the older versions that take bytes from one, the newest first.
+fn dependents(cx: &Cx<'_>, files: &StoreFiles, index: &Index, needed: u64) -> Result<Vec<(u64, Letter, Stored)>> {
+    let mut found = Vec::new();
+    for (number, version) in index.versions.range(..needed).rev() {
         let after = number.saturating_add(1);
         // A sparse version refers to the next one only.
-        let is_adjacent = index.versions.range(after..).next().is_some_and(|(next, _)| *next == discarded);
+        let is_adjacent = index.versions.range(after..).next().is_some_and(|(next, _)| *next == needed);
         if !version.letter.depends_on_newer() || (version.letter == Letter::Sparse && !is_adjacent) {
             continue;
         }
@@ -49,17 +69,14 @@ pub fn absorb(
         }
         // After interrupted discardings, versions may refer to one beyond the next. Of two such
         // versions, the older never refers to a newer one than the other does. So the search ends
-        // at the first that refers to one before the discarded.
+        // at the first that refers to one before this one.
         match index.versions.range(base.max(after)..).next() {
-            Some((next, _)) if *next < discarded => return Ok(converted),
-            Some((next, _)) if *next == discarded => {}
-            _ => continue,
-        }
-        if let Some(letter) = encode_anew(cx, files, index, (*number, version.letter), &stored, discarded, level)? {
-            converted.push((*number, letter));
+            Some((next, _)) if *next < needed => break,
+            Some((next, _)) if *next == needed => found.push((*number, version.letter, stored)),
+            _ => {}
         }
     }
-    Ok(converted)
+    Ok(found)
 }
 
 /// Encodes a version against the one after the discarded one. Returns its letter if it is another.

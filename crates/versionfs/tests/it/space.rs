@@ -430,3 +430,45 @@ fn a_pinned_version_keeps_the_bytes_that_it_takes_from_another_file() {
     }
     assert!(at > 3, "{at}");
 }
+
+/// A kill between the new encoding of an older version and the record that its base is discarded
+/// leaves a version that refers past that one.
+#[test]
+fn versions_that_refer_past_the_next_one_keep_their_bytes() {
+    let part = |seed: u64| Rng::new(seed).bytes(20_000);
+    let [p, q, r, s] = [1, 2, 3, 4].map(part);
+    // The second and the third have nothing in common.
+    let contents = [[&*p, &*q].concat(), [&*p, &*r].concat(), [&*s, &*q].concat(), part(5)];
+    let (mut at, mut fired) = (1, true);
+    let mut refers_past = 0;
+    while fired {
+        let faults = Faults::new();
+        let lower = disk(&faults);
+        let config = format!("storage = \"delta\"\n{CONFIG}");
+        let layer = mount(&lower, &config);
+        let root = layer.root();
+        for content in &contents {
+            write(&root, "f", content).unwrap();
+            root.unlink(&cx(), name(b"f")).unwrap();
+        }
+        root.control(&cx(), "versionfs.clean", b"").unwrap();
+        let letters: Vec<_> = index(&lower, b"f").versions.values().map(|version| version.letter).collect();
+        assert!(letters[0] == Letter::Delta && !letters[1].depends_on_newer(), "{letters:?}");
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _ = root.control(&cx(), "versionfs.discard", b"f 2");
+        fired = faults.fired();
+        faults.disarm();
+        drop((root, layer));
+        let lower = if faults.crashed() { lower.recover(&Faults::new()) } else { lower };
+        let layer = mount(&lower, &config);
+        let root = layer.root();
+        let is_left = index(&lower, b"f").versions.contains_key(&2);
+        root.control(&cx(), "versionfs.discard", b"f 3").unwrap();
+        refers_past += u32::from(is_left);
+        let token = root.control(&cx(), "versionfs.open", b"f 1").unwrap();
+        let version = root.lookup(&cx(), name(token.trim_ascii())).unwrap().unwrap();
+        assert!(read_all(&*version.vnode) == contents[0], "at {at}");
+        at += 1;
+    }
+    assert!(refers_past > 3 && at > 5, "{refers_past} of {at}");
+}
