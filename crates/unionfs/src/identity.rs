@@ -117,9 +117,9 @@ impl Identity {
         tag
     }
 
-    /// Returns the originals of the copies of each file, with the tags of the copies' branches.
-    pub(crate) fn originals(&self) -> HashMap<u64, Vec<(u16, Original)>> {
-        self.known.read().originals.clone()
+    /// Returns the originals of the copies of a file, with the tags of the copies' branches.
+    pub(crate) fn originals_of(&self, number: u64) -> Vec<(u16, Original)> {
+        self.known.read().originals.get(&number).cloned().unwrap_or_default()
     }
 
     /// Replaces the content. Of the logs, those of the branches with these tags remain, in this

@@ -182,14 +182,13 @@ impl Core {
     /// to the leftmost copy.
     pub(crate) fn adopt_originals(&self, op: &Op<'_>, index: &Index) {
         let member_of = |tag: u16| op.set.order.iter().find(|member| member.state.tag == tag);
-        for (number, originals) in self.identity.originals() {
-            let natural = tag_of(number).map(|tag| (tag, lower_of(number)));
-            let aliases = self.identity.aliases_of(number);
-            let known: Vec<u16> = aliases.into_iter().chain(natural).map(|(tag, _)| tag).collect();
-            if !index.contains_key(&number) || known.iter().all(|tag| member_of(*tag).is_some()) {
+        for &number in index.keys() {
+            let aliases = self.identity.aliases_of(number).into_iter().map(|(tag, _)| tag);
+            let known: Vec<u16> = aliases.chain(tag_of(number)).collect();
+            if known.iter().all(|tag| member_of(*tag).is_some()) {
                 continue;
             }
-            for (by, original) in originals {
+            for (by, original) in self.identity.originals_of(number) {
                 let Some(copy) = member_of(by) else { continue };
                 let mut right = op.set.order.iter().filter(|member| op.set.is_left(copy.id, member.id));
                 let found = right.find_map(|member| {
