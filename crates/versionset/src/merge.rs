@@ -54,11 +54,9 @@ pub fn is_needed(cx: &Cx<'_>, files: &StoreFiles, index: &Index, number: u64) ->
 /// Returns the older versions that take bytes from one, the newest first.
 fn dependents(cx: &Cx<'_>, files: &StoreFiles, index: &Index, needed: u64) -> Result<Vec<(u64, Letter, Stored)>> {
     let mut found = Vec::new();
-    for (number, version) in index.versions.range(..needed).rev() {
-        let after = number.saturating_add(1);
+    for (distance, (number, version)) in index.versions.range(..needed).rev().enumerate() {
         // A sparse version refers to the next one only.
-        let is_adjacent = index.versions.range(after..).next().is_some_and(|(next, _)| *next == needed);
-        if !version.letter.depends_on_newer() || (version.letter == Letter::Sparse && !is_adjacent) {
+        if !version.letter.depends_on_newer() || (version.letter == Letter::Sparse && distance > 0) {
             continue;
         }
         let stored = files.header(cx, version.letter, *number)?.ok_or(Errno::IO)?;
@@ -70,7 +68,7 @@ fn dependents(cx: &Cx<'_>, files: &StoreFiles, index: &Index, needed: u64) -> Re
         // After interrupted discardings, versions may refer to one beyond the next. Of two such
         // versions, the older never refers to a newer one than the other does. So the search ends
         // at the first that refers to one before this one.
-        match index.versions.range(base.max(after)..).next() {
+        match index.versions.range(base.max(number.saturating_add(1))..).next() {
             Some((next, _)) if *next < needed => break,
             Some((next, _)) if *next == needed => found.push((*number, version.letter, stored)),
             _ => {}
