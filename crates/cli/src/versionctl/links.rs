@@ -1,6 +1,6 @@
-//! Hard links in what is restored. Names of one file become names of one file again. A name of a
-//! file that has others is not written to, unless that is known to be the file: the others would
-//! change, too.
+//! Hard links in what is restored: names of one file become names of one file again. A file with
+//! several names is written in place only if it is known to be the file that is restored.
+//! Otherwise the restore would change another file.
 
 use super::client::Dir;
 use super::put::{self, Origin, Put, remove};
@@ -49,7 +49,7 @@ fn number(file: &[u8]) -> Option<u64> {
     u64::from_str_radix(number, 16).ok()
 }
 
-/// Returns the attributes of a file that has other names, too.
+/// Returns the attributes of the file that has the name, if it is one with several names.
 fn shared(dir: &Dir, name: &[u8]) -> Result<Option<Stat>, Failure> {
     let is_shared = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
     Ok(dir.stat(name)?.filter(is_shared))

@@ -14,7 +14,7 @@ use crate::progress::Tally;
 use crate::tool::print;
 use clap::Args;
 use jiff::Timestamp;
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{FileType, Mode, Stat};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -391,17 +391,18 @@ impl Restorer {
     /// Makes a directory as it was at a time.
     fn tree(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, delete: bool) -> Result<(), Failure> {
         let then = entries(old)?;
-        let mut others = Vec::new();
+        let mut changed = Vec::new();
         for (name, _) in &then {
-            match self.is_late((old, time), target, name) {
+            match self.changed((old, time), target, name) {
                 Ok(None) => self.same += 1,
-                Ok(Some(is_late)) => others.push((is_late, name)),
+                Ok(Some(entry)) => changed.push(entry),
                 Err(failure) => self.report(&failure),
             }
         }
-        others.sort_by_key(|(is_late, _)| *is_late);
-        for (_, name) in others {
-            if let Err(failure) = self.tree_entry((old, time), target, name, delete) {
+        // The others become names of the files of those that have kept theirs.
+        changed.sort_by_key(|entry| !entry.may_be_same_file);
+        for entry in changed {
+            if let Err(failure) = self.tree_entry((old, time), target, &entry, delete) {
                 self.report(&failure);
             }
         }
@@ -417,18 +418,27 @@ impl Restorer {
         self.directory_times(old, target)
     }
 
-    /// Whether an entry is restored after those that may still be names of their files: then the
-    /// others become names of these. `None` if it is as it was.
-    fn is_late(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, name: &[u8]) -> Result<Option<bool>, Failure> {
+    /// Returns an entry that has to be restored. `None` if it is as it was.
+    fn changed<'a>(
+        &mut self,
+        (old, time): (&Dir, Timestamp),
+        target: &Dir,
+        name: &'a [u8],
+    ) -> Result<Option<Changed<'a>>, Failure> {
         let was = Origin { dir: old, entry: name, mode: None }.stat(&target.path_of(name))?;
         let is = target.stat(name)?;
+        let is_dir = |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_dir();
         let file = State::At(time).file(&was);
-        let is_late = is.is_none_or(|is| is.st_nlink < 2) || file.is_none();
-        let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
-        let Some(is) = is.filter(|is| !is_dir && place::is_same(is, &was)) else { return Ok(Some(is_late)) };
+        let changed = Changed {
+            name,
+            is_dir: is_dir(&was),
+            exists: is.as_ref().is_some_and(is_dir),
+            may_be_same_file: file.is_some() && is.is_some_and(|is| is.st_nlink > 1),
+        };
+        let Some(is) = is.filter(|is| !changed.is_dir && place::is_same(is, &was)) else { return Ok(Some(changed)) };
         let Some(file) = file.filter(|_| !self.dry_run) else { return Ok(None) };
         if self.links.is_another(&file, &is) {
-            return Ok(Some(is_late));
+            return Ok(Some(changed));
         }
         self.links.note(file, target, name).map(|()| None)
     }
@@ -437,17 +447,12 @@ impl Restorer {
         &mut self,
         (old, time): (&Dir, Timestamp),
         target: &Dir,
-        name: &[u8],
+        &Changed { name, is_dir, exists, .. }: &Changed<'_>,
         delete: bool,
     ) -> Result<(), Failure> {
         let path = target.path_of(name);
-        let (origin, state) = (Origin { dir: old, entry: name, mode: None }, State::At(time));
-        let was = origin.stat(&path)?;
-        let is = target.stat(name)?;
-        let is_dir = FileType::from_raw_mode(was.st_mode).is_dir();
-        let exists = is.is_some_and(|is| FileType::from_raw_mode(is.st_mode).is_dir());
         if !is_dir || !exists {
-            self.one(origin, state, target, name)?;
+            self.one(Origin { dir: old, entry: name, mode: None }, State::At(time), target, name)?;
         }
         if !is_dir {
             return Ok(());
@@ -566,6 +571,18 @@ fn belongs(version: &Version, removal: &Version, is_recursive: bool) -> bool {
     let Who { pid, sid, .. } = removal.by;
     let recent = removal.died.as_second().saturating_sub(version.died.as_second()) <= SAME_REMOVAL;
     pid == 0 || is_by(version, removal) || (!is_recursive && sid != 0 && version.by.sid == sid && recent)
+}
+
+/// An entry of a past directory that is not as it was.
+#[derive(Debug)]
+struct Changed<'a> {
+    name: &'a [u8],
+    /// Whether it was a directory.
+    is_dir: bool,
+    /// Whether a directory has the name now.
+    exists: bool,
+    /// Whether it had several names, and the file that has the name now has others, too.
+    may_be_same_file: bool,
 }
 
 /// A change to undo.

@@ -1,4 +1,4 @@
-//! An administrator who runs fsck.unionfs.
+//! Checks a union with fsck.unionfs, and repairs it as an administrator would.
 
 use super::test_union::TestUnion;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Returns one who agrees to these repairs.
+    /// Returns an administrator who agrees to these repairs.
     pub fn new(consents: Consents) -> Self {
         Self { consents, found: Vec::new(), failed: Vec::new(), repaired: 0, not_checked: Vec::new() }
     }
