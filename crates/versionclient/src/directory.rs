@@ -1,6 +1,6 @@
 //! Commands to a directory of the mount.
 
-use crate::reply::{self, List, LogLine, Named, Origin, escape, time_field};
+use crate::reply::{self, List, LogLine, Lost, Named, Origin, escape, time_field};
 use fuse::control::{self, Error};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags};
@@ -127,6 +127,27 @@ impl Directory {
             Some(more.map(|name| escape(&name)))
         })?;
         Ok(all)
+    }
+
+    /// Returns the names whose last state is not in the history, because it had no room.
+    ///
+    /// # Errors
+    /// See [`Directory`].
+    pub fn lost(&self) -> Result<Vec<Lost>, Error> {
+        reply::lost(&self.call("lost", b"")?).ok_or(Error::Garbled)
+    }
+
+    /// Returns the names, or this one, that existed at a time in a state that is not known.
+    ///
+    /// # Errors
+    /// See [`Directory`].
+    pub fn lost_at(&self, time: Timestamp, name: Option<&[u8]>) -> Result<Vec<Lost>, Error> {
+        let mut input = time_field(time).into_bytes();
+        if let Some(name) = name {
+            input.push(b' ');
+            input.extend_from_slice(&escape(name));
+        }
+        reply::lost(&self.call("lost", &input)?).ok_or(Error::Garbled)
     }
 
     /// Returns from where files were renamed to a name.

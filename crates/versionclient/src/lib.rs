@@ -29,6 +29,6 @@ mod reply;
 pub use directory::Directory;
 pub use fuse::control::Error;
 pub use reply::{
-    Kind, List, LogLine, Named, Origin, Recorded, Set, Version, Who, escape, list, log, names, origins, tags, time,
-    time_field, unescape,
+    Kind, List, LogLine, Lost, Named, Origin, Recorded, Set, Version, Who, Why, escape, list, log, lost, names,
+    origins, tags, time, time_field, unescape,
 };

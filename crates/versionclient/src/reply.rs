@@ -412,6 +412,50 @@ pub fn names(reply: &[u8]) -> Option<(Vec<Named>, Option<Vec<u8>>)> {
     Some((found, more))
 }
 
+/// Why a state of a name is not in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// There was no room for a version when the name went.
+    NoRoom,
+    /// Its version was discarded.
+    Discarded,
+    /// It was changed since, and the policy keeps no versions of changes.
+    Unrecorded,
+}
+
+/// A name whose state is not in the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The name; empty: other names, which are not recorded.
+    pub name: Vec<u8>,
+    /// Why.
+    pub why: Why,
+    /// When it ended, and by whom, if its end was recorded.
+    pub end: Option<(Timestamp, Who)>,
+}
+
+/// Parses a reply of `versionfs.lost`.
+#[must_use]
+pub fn lost(reply: &[u8]) -> Option<Vec<Lost>> {
+    let parse = |fields: Vec<&[u8]>| {
+        let [why, name, rest @ ..] = &*fields else { return None };
+        let why = match *why {
+            b"no-room" => Why::NoRoom,
+            b"unrecorded" => Why::Unrecorded,
+            _ => Why::Discarded,
+        };
+        let end = match rest {
+            [_, died, _, uid, pid, sid, comm, ..] => {
+                let by = Who { uid: number(uid)?, pid: number(pid)?, sid: number(sid)?, comm: optional(comm)? };
+                Some((time(died)?, by))
+            }
+            _ => None,
+        };
+        Some(Lost { name: optional(name)?, why, end })
+    };
+    lines(reply).map(parse).collect()
+}
+
 /// Parses a reply of `versionfs.tags`.
 #[must_use]
 pub fn tags(reply: &[u8]) -> Option<Vec<(Vec<u8>, Timestamp)>> {
@@ -462,6 +506,19 @@ mod tests {
         assert_eq!(list(b"set file 1 9 9\nmore 5\n").unwrap().more, Some(5));
         assert_eq!(names(b"file 1\n"), None);
         assert_eq!(tags(b"name\n"), None);
+    }
+
+    #[test]
+    fn what_was_lost_is_parsed() {
+        let found = lost(b"no-room a\\040b 1.0 2.5 unlink 7 8 9 rm\nunrecorded x\ndiscarded - 0 3.0 rmdir 0 0 0 -\n");
+        let [first, changed, others] = &*found.unwrap() else { panic!() };
+        let by = Who { uid: 7, pid: 8, sid: 9, comm: b"rm".to_vec() };
+        let end = Some((time(b"2.5").unwrap(), by));
+        assert_eq!(*first, Lost { name: b"a b".to_vec(), why: Why::NoRoom, end });
+        assert_eq!(*changed, Lost { name: b"x".to_vec(), why: Why::Unrecorded, end: None });
+        assert!(others.name.is_empty() && others.why == Why::Discarded && others.end.is_some());
+        assert_eq!(lost(b""), Some(vec![]));
+        assert_eq!(lost(b"no-room a 1 x unlink 7 8 9 rm\n"), None);
     }
 
     #[test]

@@ -101,7 +101,8 @@ pub(crate) fn remove(core: &Arc<Core>, cx: &Cx<'_>, at: &At, is_dir: bool) -> Re
         core.report_entry(at, head);
         core.report_attributes(head);
     }
-    let removed = remove_sets(core, &server, &history, is_last);
+    let removed =
+        remove_sets(core, &server, &history, is_last).and_then(|()| core.forget_lost(&server, &at.dir, &at.name));
     core.report_versions(at.dir.id(), &at.name);
     removed
 }

@@ -362,7 +362,8 @@ impl Core {
             let Some(set) = self.set_in(cx, found, &stem)? else { continue };
             cleaned.sets += 1;
             let done = self.remove_leftovers(cx, &set, &files, cleaned);
-            if let Err(errno) = done.and_then(|()| self.clean_set(cx, &set, cleaned)) {
+            let done = done.and_then(|()| self.clean_set(cx, &set, cleaned)).and_then(|()| self.drop_bare(cx, &set));
+            if let Err(errno) = done {
                 tracing::warn!(%errno, "can't clean the versions of {}", stem.escape_ascii());
                 cleaned.failed += 1;
             }

@@ -16,7 +16,7 @@ const fn anyone(name: &'static str, help: &'static str) -> Command {
 }
 
 /// The commands of this file and of those it calls.
-const ALL: [Command; 18] = [
+const ALL: [Command; 19] = [
     crate::audit::COMMAND,
     anyone(
         "versionfs.list",
@@ -31,6 +31,12 @@ const ALL: [Command; 18] = [
         "versionfs.names",
         "Lists the names in this directory that have versions, also those of removed files. The input is empty, or the name \
          after which the list begins.",
+    ),
+    anyone(
+        "versionfs.lost",
+        "Lists the names in this directory whose last state is not in the history: a line WHY NAME BORN DIED OP UID PID SID \
+         COMM for each. The input is empty; or a time or a tag, and a name or none: then the names that existed at that \
+         time in a state that is not known.",
     ),
     anyone(
         "versionfs.open",
@@ -119,7 +125,8 @@ pub(crate) fn is_own(command: &str) -> bool {
 
 /// Whether a command only reads.
 pub(crate) fn only_reads(command: &str) -> bool {
-    const READING: [&str; 10] = ["list", "origins", "names", "open", "at", "tags", "usage", "log", "policy", "space"];
+    const READING: [&str; 11] =
+        ["list", "origins", "names", "lost", "open", "at", "tags", "usage", "log", "policy", "space"];
     command.strip_prefix("versionfs.").is_some_and(|word| READING.contains(&word))
 }
 
@@ -141,6 +148,9 @@ impl Place<'_> {
             ("versionfs.origins", [name]) => self.origins(cx, &self.at(name)?),
             ("versionfs.names", []) => self.names(cx, b""),
             ("versionfs.names", [after]) => self.names(cx, &unescape(after).ok_or(Errno::INVAL)?),
+            ("versionfs.lost", []) => self.lost(cx),
+            ("versionfs.lost", [when]) => self.lost_at(cx, when, None),
+            ("versionfs.lost", [when, name]) => self.lost_at(cx, when, Some(&self.at(name)?.name)),
             ("versionfs.open", [name, version]) => self.open(cx, &self.at(name)?, number(version)?),
             ("versionfs.open", [name, version, b"raw"]) => self.open_raw(cx, &self.at(name)?, number(version)?),
             ("versionfs.at", _) => self.open_at(cx, input),

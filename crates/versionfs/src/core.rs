@@ -3,6 +3,7 @@ use crate::blocks::VolumeBlocks;
 use crate::callers::Callers;
 use crate::cleaner::Background;
 use crate::inode::Inodes;
+use crate::lost::Losses;
 use crate::options::Options;
 use crate::past::PastObjects;
 use crate::policy::MountPolicies;
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) policies: MountPolicies,
     pub(crate) background: Background,
     pub(crate) space: Arc<Space>,
+    pub(crate) losses: Losses,
     /// Held by a rename, which concerns two names.
     pub(crate) renames: Mutex<()>,
     pub(crate) upcalls: OnceLock<Arc<dyn Upcalls>>,
@@ -53,6 +55,7 @@ impl Core {
             policies,
             background: Background::default(),
             space: Arc::default(),
+            losses: Losses::default(),
             renames: Mutex::new(()),
             upcalls: OnceLock::new(),
             tokens: Tokens::default(),

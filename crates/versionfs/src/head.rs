@@ -13,7 +13,8 @@ use crate::space::{is_last_try, loses_version, wants};
 use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage, Versions};
 use versionset::{
-    Cause, Flags, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, is_zero, just_after, next_hole,
+    Cause, Flags, Gap, Header, Index, Letter, Record, Seal, SparseWriter, Stamp, Version, Who, is_zero, just_after,
+    next_hole,
 };
 use vnode::{
     Attr, Backing, Cx, Entry, Errno, Kind, MAY_BLOCK, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode,
@@ -511,7 +512,9 @@ impl Head<'_> {
         tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
         let mut locked = set.lock(self.core, server)?;
         let (number, end) = (locked.index().next(), locked.time_of_change(self.core.now()));
-        locked.append_after(server, &[Record::Ended(end), Record::Next(number.saturating_add(1))])?;
+        let (born, _) = interval(locked.index(), attr, end);
+        let gone = Record::Gone(Gap { born, died: end, cause: Cause::Write, who: Who::default() });
+        locked.append_after(server, &[gone, Record::Ended(end), Record::Next(number.saturating_add(1))])?;
         Ok(Made { set: Arc::clone(set), number, letter: None, before: Stamp::of(attr) })
     }
 

@@ -4,7 +4,7 @@ use crate::convert::is_content;
 use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Birth, Cause, Departure, LinkPeriod, Version};
+use versionset::{Birth, Cause, Departure, Gap, LinkPeriod, Version, Who};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
@@ -52,6 +52,8 @@ pub(crate) struct History {
     pub(crate) births: Vec<(Option<u64>, Birth)>,
     /// When the name was one of several names of an inode.
     pub(crate) links: Vec<LinkPeriod>,
+    /// When the name had what is not in the history any more.
+    gaps: Vec<Gap>,
     birth: Option<Birth>,
     /// When the last version ended, even if it is discarded.
     last_end: Option<Time>,
@@ -102,6 +104,7 @@ impl At {
             versions: index.versions.values().map(|version| seen(version, &own, index)).collect(),
             births: births(index),
             links: index.links.clone(),
+            gaps: index.gaps.clone(),
             birth: index.birth.clone(),
             last_end: index.last_end,
             link_end: None,
@@ -224,6 +227,36 @@ impl History {
             period.departure.is_none() && period.from <= time && period.until.is_some_and(|until| time < until)
         };
         self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone(), time))
+    }
+
+    /// Whether the name had something at `time`, at which [`Self::at`] finds nothing: that is not
+    /// in the history any more.
+    pub(crate) fn was_lost(&self, time: Time) -> bool {
+        if self.links.iter().any(|period| period.from <= time && period.until.is_none_or(|until| time < until)) {
+            return true;
+        }
+        self.gaps.iter().any(|gap| gap.has(time))
+    }
+
+    /// Returns what a removed name had last, if that is not in the history.
+    pub(crate) fn last_gap(&self) -> Option<Gap> {
+        let end = self.versions.last().map_or(BEGINNING, |newest| newest.version.died);
+        let of_link = self.lost_link().map(|(period, departure)| Gap {
+            born: period.from,
+            died: period.until.unwrap_or(period.from),
+            cause: departure.cause,
+            who: Who::default(),
+        });
+        let gaps = self.gaps.iter().filter(|gap| gap.cause.ends_head() && gap.cause != Cause::Rename).cloned();
+        gaps.chain(of_link).filter(|gap| self.head.is_none() && gap.died > end).max_by_key(|gap| gap.died)
+    }
+
+    /// Returns the last period of a removed name whose last version is discarded.
+    fn lost_link(&self) -> Option<(&LinkPeriod, Departure)> {
+        let period = self.links.last().filter(|_| self.head.is_none())?;
+        let departure = period.departure.filter(|departure| departure.cause != Cause::Rename)?;
+        let is_last = self.versions.last().is_none_or(|newest| newest.version.number < departure.last);
+        (is_last && self.version(departure.last).is_none()).then_some((period, departure))
     }
 
     /// Whether no version of the name was discarded, and it was never one of several.

@@ -20,13 +20,14 @@
 //! | which versions are discarded | `retain` |
 //! | the thread that does both; all stores of a tree | `cleaner`, `walk` |
 //! | the bound of all versions together; full disks | `space/` |
+//! | names whose last state had no room | `lost` |
 //! | numbers that removed sets have used | `floor` |
 //! | check and repair of a tree that is not mounted | `fsck` |
 //! | commands for these | `commands_policy` |
 //! | who made a change | `callers` |
 //! | the log of all operations (comprehensive mode, users whom the administrator wants logged) | `audit/` |
 //! | objects by number (file handles) | `by_number` |
-//! | commands and their replies | `commands`, `reply` |
+//! | commands and their replies | `commands`, `commands_lost`, `reply` |
 //! | changes of versions and of whole sets by commands; who may | `change_versions`, `change_sets`, `permission` |
 //! | which content a name had at a time | `history` |
 //! | read-only vnodes of old versions | `past/` |
@@ -51,6 +52,7 @@ mod change_sets;
 mod change_versions;
 mod cleaner;
 mod commands;
+mod commands_lost;
 mod commands_policy;
 mod convert;
 mod core;
@@ -63,6 +65,7 @@ mod history;
 mod inode;
 mod layer;
 mod link;
+mod lost;
 mod node;
 mod options;
 mod origins;

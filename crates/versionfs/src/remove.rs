@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::set::{Locked, Made, Set, find_store, move_new};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
-use versionset::{Cause, Departure, Letter, Record, STORE, version_name};
+use versionset::{Cause, Departure, Gap, Letter, Lost, Record, STORE, Why, version_name};
 use vnode::{Attr, Cx, Entry, Errno, Kind, Name, OpenFlags, Result, SetAttr, SetTime, Vnode};
 
 /// How an object whose last name goes becomes a version.
@@ -50,6 +50,7 @@ impl Removal<'_> {
     /// Records that the name has left its object, which has, or had, other names, or got no
     /// version.
     pub(crate) fn leave_inode(&mut self, cx: &Cx<'_>, victim: &VersionVnode, (dir, name): (&Arc<dyn Vnode>, Name<'_>)) {
+        self.note_lost(cx, victim, (dir, name));
         let is_of_inode = victim.lower.kind() == Kind::Regular && self.fate == Fate::Named;
         if is_of_inode || self.made.as_ref().is_some_and(|made| made.set.is_link()) {
             victim.leave_inode(cx, dir, name, (self.made.as_ref(), self.cause));
@@ -60,7 +61,30 @@ impl Removal<'_> {
     }
 }
 
+impl Removal<'_> {
+    /// Notes that the name's last state is not in the history, unless the policy wants none.
+    fn note_lost(&self, cx: &Cx<'_>, victim: &VersionVnode, place: (&Arc<dyn Vnode>, Name<'_>)) {
+        let is_unwanted = || match self.fate {
+            Fate::Named => victim.head().leaves_none(cx, &self.attr, self.cause).unwrap_or(false),
+            fate => fate == Fate::Dropped,
+        };
+        if self.made.is_none() && !is_unwanted() {
+            victim.note_lost(cx, place, &self.attr, self.cause);
+        }
+    }
+}
+
 impl VersionVnode {
+    /// Notes that the last state of a name is not in the history, because it had no room.
+    pub(crate) fn note_lost(&self, cx: &Cx<'_>, (dir, name): (&Arc<dyn Vnode>, Name<'_>), attr: &Attr, cause: Cause) {
+        let (server, own) = (self.core.server(cx), self.core.set_of_name(dir, name.as_bytes()));
+        let Ok(locked) = own.lock(&self.core, &server) else { return };
+        let (born, died) = crate::head::interval(locked.index(), attr, self.core.now());
+        drop(locked);
+        let (name, who) = (name.as_bytes().into(), self.core.callers.who(cx));
+        self.core.note_lost(&server, dir, Lost { name, why: Why::NoRoom, gap: Gap { born, died, cause, who } });
+    }
+
     /// Removes the name of a file.
     pub(crate) fn remove_file(&self, cx: &Cx<'_>, name: Name<'_>) -> Result<()> {
         if is_reserved(name) {
@@ -360,6 +384,7 @@ impl VersionVnode {
             Err(errno) if victim.may_lose_store(cx, &entry.attr, errno)? => {
                 victim.drop_store(cx)?;
                 self.lower.rmdir(cx, name)?;
+                victim.note_lost(cx, (&self.lower, name), &entry.attr, Cause::Rmdir);
                 victim.leave_without_version(cx, &self.lower, name, Cause::Rmdir);
                 victim.inode.forget_place();
                 self.core.policies.forget_paths();

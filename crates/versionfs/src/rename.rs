@@ -23,6 +23,8 @@ struct Move<'a> {
 enum Left {
     /// Nothing: such objects have no set, or only at their removal.
     Nothing,
+    /// There was no room for a version.
+    Lost,
     /// It got a version.
     Version(Made),
     /// The versions are in the set of the inode, which has or had several names. It got one with
@@ -35,7 +37,7 @@ impl Left {
     fn number(&self) -> u64 {
         match self {
             Self::Version(made) => made.number,
-            Self::Nothing | Self::Inode(_) => 0,
+            Self::Nothing | Self::Lost | Self::Inode(_) => 0,
         }
     }
 }
@@ -229,6 +231,7 @@ impl Move<'_> {
             Err(errno) if victim.may_lose_store(cx, &attr, errno)? => {
                 victim.drop_store(cx)?;
                 self.rename(cx, flags)?;
+                victim.note_lost(cx, (&new_dir.lower, self.to.1), &attr, Cause::Replace);
                 victim.leave_without_version(cx, &new_dir.lower, self.to.1, Cause::Replace);
                 victim.inode.forget_place();
             }
@@ -283,7 +286,7 @@ impl Move<'_> {
         drop(locked);
         match recorded {
             Ok((version, ())) => Ok(Left::Version(Made::new(&sets.own, &version, &self.attr))),
-            Err(errno) if object.head().may_lose(cx, &self.attr, errno)? => Ok(Left::Nothing),
+            Err(errno) if object.head().may_lose(cx, &self.attr, errno)? => Ok(Left::Lost),
             Err(errno) => Err(errno),
         }
     }
@@ -313,6 +316,10 @@ impl Move<'_> {
         match left {
             Left::Version(_) => {}
             Left::Nothing => self.object.leave_without_version(cx, dir, name, Cause::Rename),
+            Left::Lost => {
+                self.object.note_lost(cx, (dir, name), &self.attr, Cause::Rename);
+                self.object.leave_without_version(cx, dir, name, Cause::Rename);
+            }
             Left::Inode(made) => {
                 self.object.leave_inode(cx, dir, name, (made.as_ref(), Cause::Rename));
                 self.object.head().after_change(cx, session);

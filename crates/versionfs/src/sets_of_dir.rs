@@ -20,11 +20,13 @@ pub(crate) fn names_in(core: &Core, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result
     Ok(names)
 }
 
-/// Returns the names of a directory that have an index.
+/// Returns the names of a directory that have an index, if only in memory because it had no room.
 pub(crate) fn names_with_sets(core: &Core, cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<BTreeSet<Vec<u8>>> {
     let server = core.server(cx);
-    let Some(store) = find_store(&server, dir)? else { return Ok(BTreeSet::new()) };
-    let mut names = BTreeSet::new();
+    let late = core.sets.late();
+    let in_memory = late.iter().filter_map(|set| set.place()).filter(|(home, _)| home.id() == dir.id());
+    let mut names: BTreeSet<_> = in_memory.map(|(_, name)| name.to_vec()).collect();
+    let Some(store) = find_store(&server, dir)? else { return Ok(names) };
     let mut hashed = Vec::new();
     store.readdir(&server, 0, &mut |entry| {
         if let StoreName::Index(stem) = parse(entry.name.as_bytes()) {

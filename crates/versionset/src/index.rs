@@ -15,6 +15,9 @@ pub const MAGIC: &[u8; 8] = b"VERSIDX1";
 /// Largest record in bytes, without its length and checksum.
 const MAX_RECORD: usize = 4096;
 
+/// Gaps that an index remembers; older ones count as one.
+const MAX_GAPS: usize = 16;
+
 /// Longest note in bytes.
 pub const MAX_NOTE: usize = 2048;
 
@@ -87,6 +90,52 @@ pub enum Record {
     /// The newest version, or the last one that had no room, was not made after all: its head goes
     /// on.
     Retracted(u64),
+    /// The name had something that is not in the history any more.
+    Gone(Gap),
+}
+
+/// A time at which a name had something that is not in the history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Its begin, as far as is known.
+    pub born: Time,
+    /// Its end.
+    pub died: Time,
+    /// The operation at the end.
+    pub cause: Cause,
+    /// Who did that.
+    pub who: Who,
+}
+
+impl Gap {
+    /// Returns the gap that a version leaves.
+    #[must_use]
+    pub fn of(version: &Version) -> Self {
+        let Version { born, died, cause, .. } = *version;
+        Self { born, died, cause, who: version.who.clone() }
+    }
+
+    /// Whether the time is in the gap.
+    #[must_use]
+    pub fn has(&self, time: Time) -> bool {
+        self.born <= time && time < self.died
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.time(self.born);
+        out.time(self.died);
+        out.u8(self.cause as u8);
+        out.u32(self.who.uid);
+        out.u32(self.who.pid);
+        out.u32(self.who.sid);
+        out.bytes(&self.who.comm);
+    }
+
+    pub(crate) fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        let (born, died, cause) = (from.time()?, from.time()?, Cause::from_byte(from.u8()?)?);
+        let who = Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() };
+        Some(Self { born, died, cause, who })
+    }
 }
 
 /// How a name left an inode that has other names.
@@ -180,6 +229,10 @@ impl Record {
                 out.u8(16);
                 out.u64(*number);
             }
+            Self::Gone(gap) => {
+                out.u8(17);
+                gap.encode(out);
+            }
         }
     }
 
@@ -204,6 +257,7 @@ impl Record {
             14 => Self::BornBefore(from.u64()?, Birth::decode(&mut from)?),
             15 => Self::Ended(from.time()?),
             16 => Self::Retracted(from.u64()?),
+            17 => Self::Gone(Gap::decode(&mut from)?),
             _ => return None,
         };
         from.0.is_empty().then_some(record)
@@ -296,6 +350,9 @@ pub struct Index {
     pub earlier_births: BTreeMap<u64, Birth>,
     /// The periods during which the name was one of several.
     pub links: Vec<LinkPeriod>,
+    /// When the name had what is not in the history any more, the gap that was found first coming
+    /// first.
+    pub gaps: Vec<Gap>,
     /// When the last version ended, even if it is discarded: what came after it is another content.
     pub last_end: Option<Time>,
     /// The number of the newest version, or of the one that had no room after it, and the last end
@@ -351,6 +408,7 @@ impl Index {
         records.extend(self.versions.values().cloned().map(Record::Made));
         records.extend(self.earlier_births.iter().map(|(last, birth)| Record::BornBefore(*last, birth.clone())));
         records.extend(self.notes.iter().map(|(number, note)| Record::Note(*number, note.clone())));
+        records.extend(self.gaps.iter().cloned().map(Record::Gone));
         records.push(Record::Next(self.next()));
         for period in &self.links {
             records.push(Record::Linked(period.from, period.stem.clone(), period.first));
@@ -402,16 +460,13 @@ impl Index {
                 if let Some(birth) = self.birth.as_mut().filter(|birth| birth.first == number) {
                     birth.first = number.saturating_add(1);
                 }
-                self.apply(Record::Discarded(number));
+                self.forget(number);
             }
             Record::Discarded(number) => {
-                self.versions.remove(&number);
-                self.notes.remove(&number);
-                // The births of heads that have no version any more.
-                let oldest = self.versions.first_key_value().map_or(number.saturating_add(1), |(oldest, _)| *oldest);
-                let links = &self.links;
-                let is_link = |last: u64| links.iter().any(|it| it.departure.is_some_and(|it| it.last == last));
-                self.earlier_births.retain(|last, _| *last >= oldest || is_link(*last));
+                if let Some(version) = self.versions.get(&number) {
+                    self.add_gap(Gap::of(version));
+                }
+                self.forget(number);
             }
             Record::Flags(number, flags) => self.change(number, |version| version.flags = flags),
             Record::Note(number, text) if text.is_empty() => drop(self.notes.remove(&number)),
@@ -448,6 +503,33 @@ impl Index {
                 self.last_end = self.last_end.max(Some(time));
             }
             Record::BornBefore(last, birth) => drop(self.earlier_births.insert(last, birth)),
+            Record::Gone(gap) => self.add_gap(gap),
+        }
+    }
+
+    /// Forgets a version.
+    fn forget(&mut self, number: u64) {
+        self.versions.remove(&number);
+        self.notes.remove(&number);
+        // The births of heads that have no version any more.
+        let oldest = self.versions.first_key_value().map_or(number.saturating_add(1), |(oldest, _)| *oldest);
+        let links = &self.links;
+        let is_link = |last: u64| links.iter().any(|it| it.departure.is_some_and(|it| it.last == last));
+        self.earlier_births.retain(|last, _| *last >= oldest || is_link(*last));
+    }
+
+    /// Notes when the name had what is not in the history any more.
+    fn add_gap(&mut self, gap: Gap) {
+        match self.gaps.last_mut().filter(|last| last.died == gap.born) {
+            Some(last) => *last = Gap { born: last.born, ..gap },
+            None => self.gaps.push(gap),
+        }
+        if self.gaps.len() > MAX_GAPS {
+            let oldest = self.gaps.remove(0);
+            if let Some(next) = self.gaps.first_mut() {
+                next.born = next.born.min(oldest.born);
+                next.died = next.died.max(oldest.died);
+            }
         }
     }
 
@@ -483,7 +565,12 @@ impl Index {
     /// Whether the log should be written anew: most of its records no longer count.
     #[must_use]
     pub fn wants_rewrite(&self) -> bool {
-        let counts = 2 + self.versions.len() + self.notes.len() + self.earlier_births.len() + 2 * self.links.len();
+        let counts = 2
+            + self.versions.len()
+            + self.notes.len()
+            + self.earlier_births.len()
+            + self.gaps.len()
+            + 2 * self.links.len();
         self.records > 64 && self.records / 3 > counts as u64
     }
 
@@ -551,6 +638,11 @@ mod tests {
             Record::Mode(0o600),
             Record::BornAt(3, Time { sec: 4, nsec: 1 }),
             Record::Ended(Time { sec: 1 << 40, nsec: 7 }),
+            Record::Gone(Gap {
+                born: Time { sec: 1, nsec: 0 },
+                died: Time { sec: 2, nsec: 0 },
+                ..Gap::of(&example(9))
+            }),
             Record::Next(9),
         ]
     }
@@ -559,6 +651,33 @@ mod tests {
         let mut log = MAGIC.to_vec();
         records.iter().for_each(|record| record.encode(&mut log));
         log
+    }
+
+    #[test]
+    fn what_is_discarded_leaves_gaps() {
+        let mut index = Index::default();
+        let time = |sec| Time { sec, nsec: 0 };
+        let version = |number: u64, born, died| Version { born: time(born), died: time(died), ..example(number) };
+        for number in 1_u64..60 {
+            let n = number.cast_signed();
+            // Those from 4 on do not follow each other.
+            let died = if n < 4 { n * 10 + 10 } else { n * 10 + 5 };
+            index.apply(Record::Made(version(number, n * 10, died)));
+        }
+        (1..4).for_each(|number| index.apply(Record::Discarded(number)));
+        assert_eq!(index.gaps, [Gap::of(&version(3, 10, 40))]);
+        index.apply(Record::Discarded(8));
+        assert_eq!(index.gaps.len(), 2);
+        assert!(index.gaps[1].has(time(80)) && !index.gaps[1].has(time(85)) && !index.gaps[1].has(time(79)));
+        (9..60).for_each(|number| index.apply(Record::Discarded(number)));
+        assert_eq!(index.gaps.len(), MAX_GAPS);
+        assert_eq!(index.gaps[0].born, time(10));
+        assert_eq!(index.gaps[MAX_GAPS - 1], Gap::of(&version(59, 590, 595)));
+        assert_eq!(Index::parse(&index.to_bytes()).0.gaps, index.gaps);
+        // A version that was taken back was nothing.
+        index.apply(Record::Made(version(60, 600, 605)));
+        index.apply(Record::Retracted(60));
+        assert_eq!(index.gaps[MAX_GAPS - 1].died, time(595));
     }
 
     #[test]

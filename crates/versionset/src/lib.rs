@@ -17,6 +17,7 @@
 //! | whether the head is what a version was made of | `seal` |
 //! | an index from the version files | `rebuild` |
 //! | files of a set in its directory | `store` |
+//! | what a directory lost for lack of room | `lost` |
 //! | records of the audit log | `audit` |
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod edits;
 mod encode;
 mod header;
 mod index;
+mod lost;
 mod merge;
 mod names;
 mod rebuild;
@@ -55,7 +57,8 @@ pub use delta::Delta;
 pub use edits::Edited;
 pub use encode::{Newer, encode};
 pub use header::{Header, MAX_HEADER};
-pub use index::{Birth, Condition, Departure, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
+pub use index::{Birth, Condition, Departure, Gap, Index, LinkPeriod, MAGIC, MAX_NOTE, Place, Record};
+pub use lost::{LOST, Lost, MAX_LOST, Why, lost_to_bytes, parse_lost};
 pub use merge::{absorb, is_needed};
 pub use names::{
     LINKS, Letter, MAX_NUMBER, STORE, StoreName, index_name, is_hashed, may_follow, new_index_name, new_version_name,

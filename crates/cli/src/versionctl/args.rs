@@ -10,7 +10,7 @@ use clap::Args;
 use jiff::{Timestamp, Zoned};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use versionclient::{List, Version};
+use versionclient::{List, Version, Why};
 
 /// The present time, in the user's time zone.
 #[derive(Clone, Debug)]
@@ -158,13 +158,31 @@ pub(crate) fn choose(place: &Place, list: &List, text: &str, now: &Now) -> Resul
     }
     // The versions of this name don't say when it got its first content, or what the directory was
     // before it was removed and created again.
-    let Some(past) = past(&place.path(), time)? else { return Err(absent(&place.path(), time, now)) };
+    let found = past(&place.path(), time)?;
+    let dir = found.as_ref().map_or(&place.dir, |past| &past.dir);
+    if let Some(lost) = dir.lost_at(time, Some(&place.name))?.first() {
+        return Err(Failure::usage(format!(
+            "{path}: its state at {} is not known: {}",
+            when::local(time, &now.0),
+            reason(lost.why)
+        )));
+    }
+    let Some(past) = found else { return Err(absent(&place.path(), time, now)) };
     let head = place.dir.stat(&place.name)?.filter(|_| known == Then::Present);
     Ok(if head.is_some_and(|head| is_same(&past.stat, &head)) { Chosen::Head } else { Chosen::Past(Box::new(past)) })
+}
+
+/// Returns why a state is not in the history, as the end of a message.
+pub(crate) const fn reason(why: Why) -> &'static str {
+    match why {
+        Why::NoRoom => "there was no room for a version of it",
+        Why::Discarded => "its version was discarded",
+        Why::Unrecorded => "it has changed since, and its policy keeps no versions of changes",
+    }
 }
 
 /// Returns the failure for a file that was not there at a time.
 pub(crate) fn absent(path: &Path, time: Timestamp, now: &Now) -> Failure {
     let (path, time) = (shown(path), when::local(time, &now.0));
-    Failure::usage(format!("{path}: it did not exist at {time}, or the version was discarded; see versionctl log"))
+    Failure::usage(format!("{path}: it did not exist at {time}, as far as is known; see versionctl log"))
 }

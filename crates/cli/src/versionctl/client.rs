@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use versionclient::{Directory, Error, List, LogLine, Named, Origin, Version};
+use versionclient::{Directory, Error, List, LogLine, Lost, Named, Origin, Version};
 
 /// Commands about the whole mount.
 const OF_THE_OWNER: [&str; 5] = ["tag", "untag", "clean", "convert", "reload"];
@@ -146,6 +146,22 @@ impl Dir {
     /// As [`Self::list`].
     pub(crate) fn names(&self) -> Result<Vec<Named>, Failure> {
         self.inner.names().map_err(|error| failure(&self.path, "names", error))
+    }
+
+    /// Returns the names whose last state is not in the history.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn lost(&self) -> Result<Vec<Lost>, Failure> {
+        self.inner.lost().map_err(|error| failure(&self.path, "lost", error))
+    }
+
+    /// Returns the names, or this one, that existed at a time in a state that is not known.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn lost_at(&self, time: Timestamp, name: Option<&[u8]>) -> Result<Vec<Lost>, Failure> {
+        self.inner.lost_at(time, name).map_err(|error| failure(&self.path, "lost", error))
     }
 
     /// Returns the tags of the mount.

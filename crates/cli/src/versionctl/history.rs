@@ -60,11 +60,20 @@ pub(crate) struct Found {
     pub(crate) list: List,
 }
 
-type Visit<'a> = &'a mut dyn FnMut(Found);
+/// What a walk comes to.
+#[derive(Debug)]
+pub(crate) enum Visited<'a> {
+    /// A directory, maybe an old version of it; its names follow.
+    Dir(&'a Dir),
+    /// A name with versions.
+    Name(Found),
+}
 
-/// Calls `visit` for each name with versions in `dir` and, if `deep`, in the directories below,
-/// also in removed ones: a directory comes before what is in it. Directories that this user may not
-/// read are skipped.
+type Visit<'a> = &'a mut dyn FnMut(Visited<'_>);
+
+/// Calls `visit` for `dir` and each name with versions in it and, if `deep`, in the directories
+/// below, also in removed ones: a directory comes before what is in it. Directories that this user
+/// may not read are skipped.
 ///
 /// # Errors
 /// `dir` is not on versionfs, or can't be read.
@@ -73,11 +82,12 @@ pub(crate) fn walk(dir: Dir, deep: bool, visit: Visit<'_>) -> Result<(), Failure
 }
 
 fn walk_at(dir: &Rc<Dir>, depth: usize, visit: Visit<'_>) -> Result<(), Failure> {
+    visit(Visited::Dir(dir));
     for Named { name, .. } in dir.names()? {
         let Some(list) = dir.list(&name)?.filter(|list| !list.versions.is_empty()) else { continue };
         // Each removed directory has the versions of what was in it.
         let removed: Vec<_> = list.versions.iter().filter(|version| version.letter == 'd').cloned().collect();
-        visit(Found { dir: Rc::clone(dir), path: dir.path_of(&name), name: name.clone(), list });
+        visit(Visited::Name(Found { dir: Rc::clone(dir), path: dir.path_of(&name), name: name.clone(), list }));
         for version in removed.iter().filter(|_| depth > 0) {
             if let Ok(below) = dir.old_dir(&name, version) {
                 let _ = walk_at(&Rc::new(below), depth - 1, visit);

@@ -2,7 +2,7 @@
 
 use super::args::{LogArgs, Now};
 use super::former::{Former, former, in_removed};
-use super::history::{Filter, Found, walk};
+use super::history::{Filter, Found, Visited, walk};
 use super::place::{self, Place};
 use super::text::{columns, json_name, name, shown, user};
 use super::when::{local, relative};
@@ -50,8 +50,8 @@ fn is_directory(path: &Path) -> Result<bool, Failure> {
 fn directory(args: &LogArgs, filter: &Filter, now: &Now) -> Result<(), Failure> {
     let dir = place::directory(&args.path)?;
     let mut events = Vec::new();
-    walk(dir, args.recursive, &mut |found: Found| {
-        let Found { path, list, .. } = found;
+    walk(dir, args.recursive, &mut |visited| {
+        let Visited::Name(Found { path, list, .. }) = visited else { return };
         events.extend(list.versions.into_iter().filter(|version| filter.admits(version)).map(|v| (path.clone(), v)));
     })?;
     events.sort_by(|(one, a), (other, b)| b.died.cmp(&a.died).then_with(|| one.cmp(other)));

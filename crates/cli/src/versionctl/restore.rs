@@ -1,9 +1,9 @@
 //! `versionctl restore`: brings back files, directories, and what a process or an hour changed.
 
-use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, tag_time};
+use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, reason, tag_time};
 use super::client::{Dir, at};
 use super::diff::{newest, newest_content};
-use super::history::{Filter, Found, Undo, entries, undo, walk};
+use super::history::{Filter, Found, Undo, Visited, entries, undo, walk};
 use super::links::{self, Links, State};
 use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use versionclient::{Kind, Version, Who};
+use versionclient::{Kind, Lost, Version, Who};
 
 /// In a removed directory, what the same session removed up to this many seconds before belongs to
 /// the removal.
@@ -65,6 +65,9 @@ pub struct RestoreArgs {
     verbose: bool,
 }
 
+/// Names that are not in the history and are listed without --verbose.
+const LISTED: u64 = 10;
+
 /// What is done, and what has been done.
 #[derive(Debug)]
 struct Restorer {
@@ -78,6 +81,8 @@ struct Restorer {
     bytes: u64,
     same: u64,
     failed: u64,
+    /// What is not in the history.
+    missing: u64,
 }
 
 /// Runs the command.
@@ -97,6 +102,7 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         bytes: 0,
         same: 0,
         failed: 0,
+        missing: 0,
     };
     if !filter.is_empty() {
         if args.at.is_some() || !args.rest.is_empty() || args.to.is_some() {
@@ -256,7 +262,7 @@ impl Restorer {
             return self.tree((&old, past.time), &place::directory(path)?, args.delete);
         }
         if self.dry_run {
-            return self.list_tree(&old, args.to.as_deref().unwrap_or(path));
+            return self.list_tree((&old, past.time), args.to.as_deref().unwrap_or(path));
         }
         if let Some(to) = &args.to {
             rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| at(to, errno))?;
@@ -346,6 +352,21 @@ impl Restorer {
         let _ = writeln!(std::io::stderr(), "versionctl: {failure}");
     }
 
+    /// Reports a name in the directory `dir` that can't be restored, because its state is not in
+    /// the history.
+    fn miss(&mut self, dir: &Path, lost: &Lost) {
+        use std::io::Write as _;
+        self.missing += 1;
+        if self.verbose || self.missing <= LISTED {
+            self.tally = None;
+            let others = if lost.name.is_empty() { "other names that are not known: " } else { "" };
+            let path =
+                if lost.name.is_empty() { dir.into() } else { dir.join(std::ffi::OsStr::from_bytes(&lost.name)) };
+            let reason = reason(lost.why);
+            let _ = writeln!(std::io::stderr(), "versionctl: {}: not restored: {others}{reason}", shown(&path));
+        }
+    }
+
     /// Restores what was removed together with a directory: by the same process, or, unless that
     /// removed something in it or `is_recursive`, by its session within a minute.
     fn removed(
@@ -361,8 +382,22 @@ impl Restorer {
             let newest = old.list(&named.name)?.and_then(|list| list.versions.last().cloned());
             last.extend(newest.filter(|newest| !newest.is_renamed()).map(|newest| (named, newest)));
         }
-        let is_recursive = is_recursive || last.iter().any(|(_, newest)| is_by(newest, removal));
-        last.retain(|(_, newest)| belongs(newest, removal, is_recursive));
+        let mut lost = old.lost()?;
+        let lost_by = |lost: &Lost| lost.end.as_ref().is_some_and(|(_, by)| is_by(by, removal));
+        let is_recursive =
+            is_recursive || last.iter().any(|(_, newest)| is_by(&newest.by, removal)) || lost.iter().any(lost_by);
+        last.retain(|(_, newest)| belongs((newest.died, &newest.by), removal, is_recursive));
+        let first = last.iter().map(|(_, newest)| newest.died).min().unwrap_or(removal.died);
+        lost.retain(|lost| {
+            let is_there = last.iter().any(|(named, _)| named.name == lost.name);
+            !is_there
+                && lost.end.as_ref().is_none_or(|(died, by)| match by.pid {
+                    // Who removed it is not known.
+                    0 => first.as_second().saturating_sub(died.as_second()) <= SAME_REMOVAL,
+                    _ => belongs((*died, by), removal, is_recursive),
+                })
+        });
+        lost.iter().for_each(|lost| self.miss(&target.path, lost));
         for (named, newest) in &last {
             let done = old.token(&named.name, newest.number).and_then(|token| {
                 let origin = Origin { dir: old, entry: &token, mode: Some(newest.mode) };
@@ -391,8 +426,11 @@ impl Restorer {
     /// Makes a directory as it was at a time.
     fn tree(&mut self, (old, time): (&Dir, Timestamp), target: &Dir, delete: bool) -> Result<(), Failure> {
         let then = entries(old)?;
+        let lost = old.lost_at(time, None)?;
+        let is_lost = |name: &[u8]| lost.iter().any(|lost| lost.name == name);
+        lost.iter().for_each(|lost| self.miss(&target.path, lost));
         let mut changed = Vec::new();
-        for (name, _) in &then {
+        for (name, _) in then.iter().filter(|(name, _)| !is_lost(name)) {
             match self.changed((old, time), target, name) {
                 Ok(None) => self.same += 1,
                 Ok(Some(entry)) => changed.push(entry),
@@ -409,6 +447,7 @@ impl Restorer {
         if delete {
             for (name, _) in entries(target)? {
                 if then.binary_search_by(|(other, _)| other.cmp(&name)).is_err()
+                    && !is_lost(&name)
                     && let Err(failure) = self.delete(target, &name)
                 {
                     self.report(&failure);
@@ -461,19 +500,20 @@ impl Restorer {
         match target.child(name) {
             Ok(here) => self.tree((&below, time), &here, delete),
             // It would have been created.
-            Err(_) if self.dry_run => self.list_tree(&below, &path),
+            Err(_) if self.dry_run => self.list_tree((&below, time), &path),
             Err(errno) => Err(at(&path, errno)),
         }
     }
 
     /// Lists what would be restored to a directory that does not exist.
-    fn list_tree(&mut self, old: &Dir, path: &Path) -> Result<(), Failure> {
+    fn list_tree(&mut self, (old, time): (&Dir, Timestamp), path: &Path) -> Result<(), Failure> {
+        old.lost_at(time, None)?.iter().for_each(|lost| self.miss(path, lost));
         for (name, _) in entries(old)? {
             let path = path.join(std::ffi::OsStr::from_bytes(&name));
             self.files += 1;
             print(format!("{}: would restore\n", shown(&path)))?;
             if let Ok(below) = old.child(&name) {
-                self.list_tree(&below, &path)?;
+                self.list_tree((&below, time), &path)?;
             }
         }
         Ok(())
@@ -505,7 +545,14 @@ impl Restorer {
             Err(_) => Place::with_history(path)?.1.versions.last().is_some_and(|newest| newest.kind == Kind::Directory),
         };
         if is_dir {
-            walk(place::directory(path)?, true, &mut |found| plan.extend(Step::of(found, filter)))?;
+            let mut lost = Vec::new();
+            walk(place::directory(path)?, true, &mut |visited| match visited {
+                Visited::Dir(dir) => lost.push((dir.path.clone(), lost_by(dir, filter))),
+                Visited::Name(found) => plan.extend(Step::of(found, filter)),
+            })?;
+            for (dir, lost) in lost {
+                lost?.iter().for_each(|lost| self.miss(&dir, lost));
+            }
         } else {
             let (place, list) = Place::with_history(path)?;
             let Place { dir, name, .. } = place;
@@ -548,29 +595,49 @@ impl Restorer {
     /// Prints what was done, of several files.
     fn finish(mut self) -> Result<Exit, Failure> {
         self.tally = None;
-        let Self { files, same, failed, .. } = self;
-        if files + same + failed != 1 {
+        let Self { files, same, failed, missing, .. } = self;
+        if missing > LISTED && !self.verbose {
+            use std::io::Write as _;
+            let more = missing - LISTED;
+            let _ = writeln!(std::io::stderr(), "versionctl: and {more} more; --verbose lists them");
+        }
+        if files + same + failed + missing != 1 {
             let word = if self.dry_run { "would be restored" } else { "restored" };
             let same = if same > 0 { format!(", {same} unchanged") } else { String::new() };
             let failed = if failed > 0 { format!(", {failed} not restored") } else { String::new() };
-            print(format!("{files} {}{word}{same}{failed}\n", if files == 1 { "object " } else { "objects " }))?;
+            let missing = if missing > 0 { format!(", {missing} not in the history") } else { String::new() };
+            print(format!(
+                "{files} {}{word}{same}{failed}{missing}\n",
+                if files == 1 { "object " } else { "objects " }
+            ))?;
         }
-        Ok(if failed > 0 { Exit::Partial } else { Exit::Success })
+        Ok(if failed + missing > 0 { Exit::Partial } else { Exit::Success })
     }
 }
 
-/// Whether a version was ended by the process that removed its directory.
-fn is_by(version: &Version, removal: &Version) -> bool {
-    removal.by.pid != 0 && version.by.pid == removal.by.pid
+/// Returns what the wanted changes removed from a directory that is not in the history, and not
+/// there again.
+fn lost_by(dir: &Dir, filter: &Filter) -> Result<Vec<Lost>, Failure> {
+    let mut lost = dir.lost()?;
+    lost.retain(|lost| lost.end.as_ref().is_some_and(|(died, by)| filter.admits_change(*died, by)));
+    if !dir.is_old {
+        lost.retain(|lost| lost.name.is_empty() || !matches!(dir.stat(&lost.name), Ok(Some(_))));
+    }
+    Ok(lost)
 }
 
-/// Whether a version was ended by the removal of its directory. A process that removes a directory
-/// with what is in it, `is_recursive`, has removed all of that itself. What went before, such as
-/// temporary files of a program, is no part of the removal.
-fn belongs(version: &Version, removal: &Version, is_recursive: bool) -> bool {
+/// Whether it was the process that removed a directory.
+fn is_by(by: &Who, removal: &Version) -> bool {
+    removal.by.pid != 0 && by.pid == removal.by.pid
+}
+
+/// Whether what was removed at a time belongs to the removal of its directory. A process that
+/// removes a directory with what is in it, `is_recursive`, has removed all of that itself. What
+/// went before, such as temporary files of a program, is no part of the removal.
+fn belongs((died, by): (Timestamp, &Who), removal: &Version, is_recursive: bool) -> bool {
     let Who { pid, sid, .. } = removal.by;
-    let recent = removal.died.as_second().saturating_sub(version.died.as_second()) <= SAME_REMOVAL;
-    pid == 0 || is_by(version, removal) || (!is_recursive && sid != 0 && version.by.sid == sid && recent)
+    let recent = removal.died.as_second().saturating_sub(died.as_second()) <= SAME_REMOVAL;
+    pid == 0 || is_by(by, removal) || (!is_recursive && sid != 0 && by.sid == sid && recent)
 }
 
 /// An entry of a past directory that is not as it was.
@@ -618,13 +685,13 @@ mod tests {
     fn what_belongs_to_a_removal() {
         let list = versionclient::list(crate::versionctl::tests::LIST).unwrap();
         let [write, removal] = &*list.versions else { panic!() };
-        assert!(belongs(removal, removal, true));
+        assert!(belongs((removal.died, &removal.by), removal, true));
         // The same session, but long before.
-        assert!(!belongs(write, removal, false));
+        assert!(!belongs((write.died, &write.by), removal, false));
         let unknown = Version { by: Who { pid: 0, sid: 0, ..removal.by.clone() }, ..removal.clone() };
-        assert!(belongs(write, &unknown, true));
-        let soon = Version { died: removal.died, ..write.clone() };
-        assert!(belongs(&soon, removal, false) && !belongs(&soon, removal, true));
+        assert!(belongs((write.died, &write.by), &unknown, true));
+        let soon = (removal.died, &write.by);
+        assert!(belongs(soon, removal, false) && !belongs(soon, removal, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `versionctl du`: the space that history takes, by directory and by format, and its bounds.
 
 use super::client::Dir;
-use super::history::{Found, walk};
+use super::history::{Found, Visited, walk};
 use super::place;
 use super::text::{columns, json_name, shown};
 use crate::exit::Failure;
@@ -86,7 +86,11 @@ pub(crate) fn run(path: &Path, json: bool) -> Result<(), Failure> {
     let dir: Dir = place::directory(path)?;
     let bounds = dir.plain("space", b"").ok().and_then(|reply| Bounds::parse(&reply));
     let mut usage = Usage { bounds, ..Usage::default() };
-    walk(dir, true, &mut |found| usage.add(&found))?;
+    walk(dir, true, &mut |visited| {
+        if let Visited::Name(found) = visited {
+            usage.add(&found);
+        }
+    })?;
     print(if json { usage.json() } else { usage.text() })
 }
 

@@ -606,6 +606,40 @@ fn directories_are_restored_to_a_tag() {
     assert_eq!(stage.status(&["untag", "good"]).code, 1);
 }
 
+/// What is not in the history can't be restored: it is named, and never removed for that.
+#[test]
+fn a_restore_names_what_is_missing() {
+    let stage = Stage::new();
+    stage.shell("mkdir d; echo 1 >d/a; echo 1 >d/b.o; echo 1 >d/c");
+    testkit::tick();
+    stage.done(&["tag", "then"]);
+    testkit::tick();
+    stage.shell("echo 2 >d/a; echo 3 >d/a; echo 2 >d/b.o; echo 2 >d/c; echo 2 >d/new");
+    stage.done(&["discard", "d/a", "1"]);
+    let restored = stage.status(&["restore", "d", "--at", "then", "--delete"]);
+    assert_eq!((restored.code, read("d/a"), read("d/b.o"), read("d/c")), (5, "3\n".into(), "2\n".into(), "1\n".into()));
+    assert!(!Path::new(MOUNT).join("d/new").exists());
+    let discarded = "d/a: not restored: its version was discarded\n";
+    let unrecorded = "d/b.o: not restored: it has changed since, and its policy keeps no versions of changes\n";
+    assert!(restored.err.contains(discarded) && restored.err.contains(unrecorded), "{}", restored.err);
+    assert!(restored.text().contains("2 not in the history"), "{}", restored.text());
+    for (name, reason) in [("d/a", "its version was discarded"), ("d/b.o", "keeps no versions of changes")] {
+        let refused = stage.status(&["restore", name, "--at", "then"]);
+        assert!(refused.code == 1 && refused.err.contains(reason), "{}", refused.err);
+    }
+    // In a removed directory, and of those that one process removed.
+    stage.shell("rm -r d");
+    let versions = stage.json(&["log", "d/c", "--json"]);
+    let last = versions["versions"].as_array().unwrap().iter().filter_map(|version| version["version"].as_u64()).max();
+    stage.done(&["discard", "d/c", &last.unwrap().to_string()]);
+    for words in [&["restore", "-n", "--process", "rm", "d"][..], &["restore", "d"]] {
+        let restored = stage.status(words);
+        assert!(restored.code == 5 && restored.err.contains("d/c: not restored"), "{}", restored.err);
+    }
+    assert_eq!((read("d/a"), read("d/b.o")), ("3\n".into(), "2\n".into()));
+    assert!(!Path::new(MOUNT).join("d/c").exists());
+}
+
 /// What a session removed before `rm -r`, such as temporary files, does not come back. A program
 /// that removes nothing but the directory has others remove the rest.
 #[test]

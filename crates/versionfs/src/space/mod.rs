@@ -122,6 +122,7 @@ impl Core {
                 tracing::debug!(%errno, "can't write the index {} yet", set.stem.escape_ascii());
             }
         }
+        self.write_lost(&cx);
     }
 
     /// Describes the bounds: see the command `versionfs.space`.

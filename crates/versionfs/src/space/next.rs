@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 use versionpolicy::{Rank, VersionInfo, ranks};
-use versionset::{Letter, StoreName, parse, version_name};
+use versionset::{Cause, Gap, Letter, LinkPeriod, Lost, StoreName, Who, Why, parse, version_name};
 use vnode::{Cx, Name, Result};
 
 /// Versions that a walk remembers: some 10 MB.
@@ -220,9 +220,9 @@ impl Core {
         Ok(())
     }
 
-    /// Removes the index of a set without versions and without a head: it says nothing about any
-    /// object.
-    pub(super) fn drop_bare(&self, cx: &Cx<'_>, set: &Set) -> Result<()> {
+    /// Removes the index of a set without versions and without a head: it only says when the name
+    /// had something, which the directory remembers.
+    pub(crate) fn drop_bare(&self, cx: &Cx<'_>, set: &Set) -> Result<()> {
         let mut locked = set.lock(self, cx)?;
         if !locked.index().versions.is_empty() || !locked.has_index() || set.head(self, cx)?.is_some() {
             return Ok(());
@@ -232,6 +232,18 @@ impl Core {
             let is_open = period.until.is_none();
             if is_open || !self.set_of_link(&period.stem).lock(self, cx)?.index().versions.is_empty() {
                 return Ok(());
+            }
+        }
+        if let Some((dir, name)) = set.place() {
+            let of_period = |period: &LinkPeriod| Gap {
+                born: period.from,
+                died: period.until.unwrap_or(period.from),
+                cause: period.departure.map_or(Cause::Unlink, |departure| departure.cause),
+                who: Who::default(),
+            };
+            let index = locked.index();
+            for gap in index.gaps.iter().cloned().chain(index.links.iter().map(of_period)) {
+                self.note_lost(cx, dir, Lost { name: name.into(), why: Why::Discarded, gap });
             }
         }
         let len = locked.index_len();

@@ -10,6 +10,7 @@ mod conformance;
 mod deep;
 mod fsck;
 mod hostile;
+mod lost;
 mod model;
 mod other_heads;
 mod passthrough;
