@@ -286,7 +286,7 @@ impl Core {
     /// Applies the policies to the whole tree.
     ///
     /// # Errors
-    /// Those of the layer below for directories; what concerns one set is counted.
+    /// Those of the audit log and the block store; directories and sets that can't be read are counted.
     pub(crate) fn clean(self: &Arc<Self>, stops: &dyn Fn() -> bool) -> Result<Cleaned> {
         self.clean_after(&Vec::new(), stops, false)
     }
@@ -300,18 +300,26 @@ impl Core {
     fn clean_after(self: &Arc<Self>, after: &Position, stops: &dyn Fn() -> bool, notes: bool) -> Result<Cleaned> {
         let _works = self.background.works.lock();
         let cx = self.own_cx();
-        let (mut cleaned, mut since) = (Cleaned::default(), 0);
+        let (mut cleaned, mut since, mut unread) = (Cleaned::default(), 0, 0);
         self.bound_log(&cx)?;
         let moves = self.blocks.moves();
         let mut nameless = if after.is_empty() { self.blocks.ids(&cx)? } else { BTreeSet::new() };
-        let done = walk::stores(&cx, &self.root(), after, &mut |position, found| {
+        let visit: walk::Visit<'_> = &mut |position, found| {
             self.clean_store(&cx, found, &mut cleaned, &mut nameless)?;
             since += 1;
             if notes && (since % NOTED == 0 || stops()) {
                 self.write_position(&cx, position)?;
             }
             Ok(!stops())
-        })?;
+        };
+        let pass_over: walk::Unread<'_> = &mut |position, errno| {
+            let place = position.join(&b'/');
+            tracing::warn!(%errno, "can't clean the versions in the directory /{}", place.escape_ascii());
+            unread += 1;
+            Ok(())
+        };
+        let done = walk::stores(&cx, &self.root(), after, (visit, pass_over))?;
+        cleaned.failed += unread;
         if done {
             self.remove_position(&cx);
             if after.is_empty() {

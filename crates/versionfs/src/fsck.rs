@@ -117,7 +117,8 @@ struct Checked<'a> {
 pub fn check(cx: &Cx<'_>, layer: &Arc<dyn Layer>, inspector: &mut dyn Inspector) -> Result<bool> {
     let blocks = Arc::new(VolumeBlocks::new(Arc::clone(layer), true));
     let mut check = Check { cx, layer, blocks, inspector };
-    walk::stores(cx, &layer.root(), &[], &mut |position, found| check.store(&position.join(&b'/'), found))
+    let visit: walk::Visit<'_> = &mut |position, found| check.store(&position.join(&b'/'), found);
+    walk::stores(cx, &layer.root(), &[], (visit, &mut |_, errno| Err(errno)))
 }
 
 impl Check<'_, '_> {

@@ -4,13 +4,16 @@
 use crate::set::find_store;
 use std::sync::Arc;
 use versionset::{LINKS, Letter, STORE, StoreName, parse};
-use vnode::{Cx, DirEntry, Kind, Name, Result, Vnode};
+use vnode::{Cx, DirEntry, Errno, Kind, Name, Result, Vnode};
 
 /// A position: the names from the root to a directory.
 pub(crate) type Position = Vec<Vec<u8>>;
 
 /// Called for each store with its position. Returns whether the walk goes on.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[Vec<u8>], &Found) -> Result<bool>;
+
+/// Called for each directory or store that can't be read, with its position. An error ends the walk.
+pub(crate) type Unread<'a> = &'a mut dyn FnMut(&[Vec<u8>], Errno) -> Result<()>;
 
 /// A directory with a store.
 #[derive(Clone, Debug)]
@@ -33,31 +36,40 @@ struct Level {
 /// that of the last directory that it accepted.
 ///
 /// # Errors
-/// Those of `visit` and of the layer below. Directories that vanish meanwhile are passed over.
-pub(crate) fn stores(cx: &Cx<'_>, root: &Arc<dyn Vnode>, after: &[Vec<u8>], visit: Visit<'_>) -> Result<bool> {
+/// Those of `unread`, which gets those of `visit`, too. Directories that vanish meanwhile are passed over.
+pub(crate) fn stores(
+    cx: &Cx<'_>,
+    root: &Arc<dyn Vnode>,
+    after: &[Vec<u8>],
+    (visit, unread): (Visit<'_>, Unread<'_>),
+) -> Result<bool> {
     let mut position: Position = Vec::new();
     let mut levels = Vec::new();
-    if after.is_empty() && !visit_dir(cx, &position, root, visit)? {
+    if after.is_empty() && !visit_dir(cx, &position, root, (visit, unread))? {
         return Ok(false);
     }
-    levels.push(Level { dir: Arc::clone(root), left: subdirectories(cx, root)? });
+    levels.push(Level { dir: Arc::clone(root), left: or_none(subdirectories(cx, root), &position, unread)? });
     while let Some(level) = levels.last_mut() {
         let Some(name) = level.left.pop() else {
             levels.pop();
             position.pop();
             continue;
         };
-        let Some(dir) = open(cx, &level.dir, &name)? else { continue };
+        let opened = open(cx, &level.dir, &name);
         position.push(name);
+        let Some(dir) = or_none(opened, &position, unread)? else {
+            position.pop();
+            continue;
+        };
         let is_above = after.starts_with(&position);
         if *position <= *after && !is_above {
             position.pop();
             continue;
         }
-        if !is_above && !visit_dir(cx, &position, &dir, visit)? {
+        if !is_above && !visit_dir(cx, &position, &dir, (visit, unread))? {
             return Ok(false);
         }
-        let left = subdirectories(cx, &dir)?;
+        let left = or_none(subdirectories(cx, &dir), &position, unread)?;
         levels.push(Level { dir, left });
     }
     Ok(true)
@@ -74,11 +86,21 @@ fn store_of(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, is_links: bool) -> Result<Option<
     Ok(Some(Found { dir: Arc::clone(dir), store, is_links }))
 }
 
-fn visit_dir(cx: &Cx<'_>, position: &[Vec<u8>], dir: &Arc<dyn Vnode>, visit: Visit<'_>) -> Result<bool> {
+/// Reports what can't be read, and goes on with nothing.
+fn or_none<T: Default>(read: Result<T>, position: &[Vec<u8>], unread: Unread<'_>) -> Result<T> {
+    read.or_else(|errno| unread(position, errno).map(|()| T::default()))
+}
+
+fn visit_dir(
+    cx: &Cx<'_>,
+    position: &[Vec<u8>],
+    dir: &Arc<dyn Vnode>,
+    (visit, unread): (Visit<'_>, Unread<'_>),
+) -> Result<bool> {
     for is_links in [true, false] {
         if (!is_links || position.is_empty())
-            && let Some(found) = store_of(cx, dir, is_links)?
-            && !visit(position, &found)?
+            && let Some(found) = or_none(store_of(cx, dir, is_links), position, unread)?
+            && !visit(position, &found).or_else(|errno| unread(position, errno).map(|()| true))?
         {
             return Ok(false);
         }

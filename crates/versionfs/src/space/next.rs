@@ -144,7 +144,11 @@ impl Core {
         let (mut heap, mut total, mut expendable) = (BinaryHeap::new(), Counts::default(), 0);
         next.versions.clear();
         (next.is_all, next.walked) = (true, None);
-        let is_done = walk::stores(cx, &self.root(), &[], &mut |position, found| {
+        let unread: walk::Unread<'_> = &mut |position, errno| {
+            tracing::debug!(%errno, "can't read the versions in {}", position.join(&b'/').escape_ascii());
+            Ok(())
+        };
+        let visit: walk::Visit<'_> = &mut |position, found| {
             let position = Arc::new(position.to_vec());
             self.each_set(cx, found, &mut |set| {
                 let (home, is_links) = ((found.dir.id(), found.dir.generation()), found.is_links);
@@ -160,8 +164,8 @@ impl Core {
                 })
             })?;
             Ok(!stops())
-        })?;
-        if is_done {
+        };
+        if walk::stores(cx, &self.root(), &[], (visit, unread))? {
             next.versions = heap.into_sorted_vec();
             next.versions.reverse();
             next.walked = Some(Instant::now());
@@ -259,10 +263,11 @@ fn has_versions(cx: &Cx<'_>, found: &Found, set: &Set, number: u64) -> Result<bo
     let name = version_name(&set.stem, Letter::Directory, number);
     let Some(dir) = found.store.lookup(cx, Name::new(&name)?)? else { return Ok(false) };
     let mut has_some = false;
-    walk::stores(cx, &dir.vnode, &[], &mut |_, found| {
+    let visit: walk::Visit<'_> = &mut |_, found| {
         has_some = walk::has_version(cx, &found.store)?;
         Ok(!has_some)
-    })?;
+    };
+    walk::stores(cx, &dir.vnode, &[], (visit, &mut |_, errno| Err(errno)))?;
     Ok(has_some)
 }
 
