@@ -81,7 +81,7 @@ pub struct Leaf {
     /// The process in whose mount namespace it is found; `None` for this one.
     caller_pid: Option<u32>,
     found: Found,
-    /// Whether another part of the same mount changes it.
+    /// Whether another part of the same mount, or another server, changes it.
     is_changed: AtomicBool,
     /// The server's descriptor, if it is open for the life of the mount.
     fd: OnceLock<i32>,
@@ -181,7 +181,8 @@ impl Leaf {
         }
     }
 
-    /// Declares that another part of the same mount changes it: names are not cached then.
+    /// Declares that another part of the same mount, or another server, changes it: names are not
+    /// cached then.
     pub fn expect_changes(&self) {
         self.is_changed.store(true, Ordering::Relaxed);
     }

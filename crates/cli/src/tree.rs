@@ -136,7 +136,11 @@ impl Tree {
                 let counts = context.metered.then(|| Counts::leaked("directory"));
                 let mode = if read_only { "ro" } else { "rw" };
                 let sole = above.iter().find(|layer| layer.needs.sole_user).map(|layer| layer.spec.kind.name);
-                Bottom::Directory { leaf: leaf(path, read_only, context)?.used_by_one(sole), mode, counts }
+                let leaf = leaf(path, read_only, context)?.used_by_one(sole);
+                if above.iter().any(|layer| layer.needs.sees_changes) {
+                    leaf.expect_changes();
+                }
+                Bottom::Directory { leaf, mode, counts }
             }
             BottomSpec::Branches(layer, branches) => Bottom::Branches(FanOut::of(layer, branches, context)?),
         };
@@ -261,6 +265,7 @@ impl Tree {
             // branches.
             narrow_positions: chain.into_iter().any(|layer| layer.needs.narrow_positions),
             sole_user: all.iter().any(|needs| needs.sole_user),
+            sees_changes: all.iter().any(|needs| needs.sees_changes),
             warns: all.iter().find_map(|needs| needs.warns),
             asks_passphrase: all.iter().any(|needs| needs.asks_passphrase),
         }

@@ -94,6 +94,8 @@ pub struct Needs {
     pub narrow_positions: bool,
     /// No other server may have a layer with this need over the same directory.
     pub sole_user: bool,
+    /// Another server changes the directory, and the layer must see each change at once.
+    pub sees_changes: bool,
     /// The layer's purpose is to log warnings. On a system with neither journal nor syslog, they
     /// are written to this file.
     pub warns: Option<&'static str>,
@@ -108,6 +110,7 @@ impl Needs {
         cache: None,
         narrow_positions: false,
         sole_user: false,
+        sees_changes: false,
         warns: None,
         asks_passphrase: false,
     };

@@ -70,10 +70,10 @@ pub const LAYER: LayerType = LayerType {
 };
 
 /// The indexes are in memory, too, so another server must not change them. Only a view of the past,
-/// which changes nothing, is possible beside it.
+/// which changes nothing, is possible beside it: it reads them at each use.
 fn needs(settings: &Settings) -> Needs {
     let is_past = settings.has("at");
-    Needs { read_only: is_past, sole_user: !is_past, ..Needs::NONE }
+    Needs { read_only: is_past, sole_user: !is_past, sees_changes: is_past, ..Needs::NONE }
 }
 
 /// The words of the option `storage`.

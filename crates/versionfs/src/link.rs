@@ -15,6 +15,7 @@ impl VersionVnode {
         }
         if target.lower.kind() != Kind::Regular {
             let entry = of_data(self.lower.link(cx, name, &target.lower))?;
+            self.begin(cx, name);
             return Ok(self.wrap_new(name, entry));
         }
         if target.inode.is_buried() {
@@ -57,6 +58,19 @@ impl VersionVnode {
         let entry = linked.inspect_err(|_| target.unjoin(cx, &self.lower, name))?;
         drop(session);
         Ok(self.wrap_new(name, entry))
+    }
+
+    /// Records that a name began: what it has is older. The name is there, so this does not fail.
+    fn begin(&self, cx: &Cx<'_>, name: Name<'_>) {
+        let (server, own) = (self.core.server(cx), self.core.set_of_name(&self.lower, name.as_bytes()));
+        let recorded = own.lock(&self.core, &server).and_then(|mut locked| {
+            let (time, first) = (locked.time_of_change(self.core.now()), locked.index().next());
+            let who = self.core.callers.who(cx);
+            locked.append_after(&server, &[Record::Born(Birth { time, cause: Cause::Link, who, from: None, first })])
+        });
+        if let Err(errno) = recorded {
+            tracing::warn!(%errno, "can't record since when there is {name}");
+        }
     }
 
     /// Undoes [`Self::join`] for a name that did not come to be. The first name stays in the set of

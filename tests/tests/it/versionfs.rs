@@ -1117,6 +1117,31 @@ fn buffered_writes(transport: Transport) {
     assert_eq!(fs::metadata(mount.path("log")).unwrap().len(), 21 + (2 << 20));
 }
 
+/// A mount of the past looks for names that the other server is about to create.
+fn a_mount_of_the_past_sees_each_change_at_once(transport: Transport) {
+    let mount = Mount::new(transport, "");
+    let files: Vec<String> = (0..20).map(|number| format!("f{number}")).collect();
+    for name in &files {
+        fs::write(mount.path(name), name).unwrap();
+    }
+    // There is a store.
+    fs::write(mount.path("f0"), "changed").unwrap();
+    testkit::tick();
+    let time = Moments::new(mount.dir()).time(0).to_owned();
+    let past = Mounted::new(
+        Spec::versions(&mount.lower, &format!("at={time},watch=off"), transport),
+        &mount.sandbox.path("past"),
+    );
+    // Without reports, the names of the store would count for a while.
+    for number in 0..20 {
+        assert!(!past.path(format!("never{number}")).exists());
+    }
+    for name in &files[1..] {
+        fs::remove_file(mount.path(name)).unwrap();
+        assert_eq!(fs::read_to_string(past.path(name)).unwrap(), *name);
+    }
+}
+
 on_both_transports!(
     buffered_writes,
     client_crate,
@@ -1140,4 +1165,5 @@ on_both_transports!(
     damaged_stores,
     heads_changed_out_of_band,
     times_of_a_file_whose_known_name_went,
+    a_mount_of_the_past_sees_each_change_at_once,
 );

@@ -27,6 +27,8 @@ pub(crate) enum PastKey {
     Tree { dir: u64, generation: u32, time: (i64, u32) },
     /// An entry of a past directory.
     Entry { parent: u64, name: Box<[u8]> },
+    /// What an entry of a directory at a time to come has until its next version is made.
+    Upcoming { parent: u64, name: Box<[u8]>, object: u64, generation: u32, next: u64 },
     /// What a file with several names was at a time.
     Linked { file: u64, generation: u32, time: (i64, u32) },
     /// The directory `.versions` of a directory.
@@ -45,9 +47,13 @@ impl PastKey {
     /// far as their histories say that they are names of one file: it does not depend on whether
     /// the file has changed since.
     pub(crate) fn entry(parent: &PastDir, name: &[u8], history: &History, moment: &Moment) -> Self {
+        if parent.is_in_future() {
+            // What the name will be then is not known. The kernel may use the object for longer.
+            let (object, generation) =
+                history.head.as_ref().map(|head| (head.vnode.id(), head.vnode.generation())).unwrap_or_default();
+            return Self::Upcoming { parent: parent.id, name: name.into(), object, generation, next: history.next };
+        }
         let of_file = match moment {
-            // What a name will be then is not known.
-            _ if parent.is_in_future() => None,
             Moment::Version(position) => history
                 .versions
                 .get(*position)

@@ -71,6 +71,43 @@ fn the_past_is_in_order_however_the_clock_jumps() {
     }
 }
 
+/// A directory at a time to come shows what is there now; once the time has come, what was there
+/// then, whatever a program still uses of what it showed before.
+#[test]
+fn a_time_to_come_is_shown_as_it_was_once_it_has_come() {
+    static NOW: AtomicI64 = AtomicI64::new(1_700_000_000);
+    let clock = || Time { sec: NOW.load(Ordering::Relaxed), nsec: 0 };
+    let fs = VersionFs::new(MemFs::new(), Options { clock, ..Options::default() });
+    write(&fs, b"f", b"one");
+    let token = fs.root().control(&cx(), "versionfs.at", b"1700000010").unwrap();
+    let past = fs.root().lookup(&cx(), name(token.trim_ascii_end())).unwrap().unwrap().vnode;
+    let mut in_use = Vec::new();
+    let mut shows = |now: i64, expected: &[u8]| {
+        NOW.store(1_700_000_000 + now, Ordering::Relaxed);
+        let entry = past.lookup(&cx(), name(b"f")).unwrap().unwrap();
+        let mut listed = None;
+        past.readdir(&cx(), 0, &mut |entry| {
+            listed = Some(entry.ino);
+            true
+        })
+        .unwrap();
+        assert_eq!(listed, Some(entry.attr.ino));
+        let mut data = [0; 10];
+        let len = entry.vnode.open(&cx(), OpenFlags::RDONLY).unwrap().read(&cx(), &mut data, 0).unwrap();
+        assert_eq!(&data[..len], expected, "{now} seconds later");
+        in_use.push(entry.vnode);
+    };
+    shows(1, b"one");
+    write(&fs, b"f", b"two");
+    shows(2, b"two");
+    NOW.fetch_add(3, Ordering::Relaxed);
+    write(&fs, b"f", b"three");
+    shows(6, b"three");
+    NOW.fetch_add(10, Ordering::Relaxed);
+    write(&fs, b"f", b"four");
+    shows(20, b"three");
+}
+
 /// What a minimum age protects stays while the clock is ahead for a moment.
 #[test]
 fn a_clock_that_is_ahead_for_a_moment_discards_nothing() {
