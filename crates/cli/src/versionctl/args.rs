@@ -1,8 +1,8 @@
 //! Arguments that several subcommands share.
 
 use super::client::Dir;
-use super::history::{Filter, Then, then};
-use super::place::{Past, Place, is_same, past};
+use super::history::Filter;
+use super::place::{Past, Place, nearest, past};
 use super::text::{shown, uid_of};
 use super::when::{self, FORMS, When};
 use crate::exit::Failure;
@@ -10,7 +10,7 @@ use clap::Args;
 use jiff::{Timestamp, Zoned};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use versionclient::{List, Version, Why};
+use versionclient::{List, Version};
 
 /// The present time, in the user's time zone.
 #[derive(Clone, Debug)]
@@ -129,9 +129,23 @@ pub(crate) fn instant(text: &str, dir: &Dir, now: &Now) -> Result<Timestamp, Fai
 #[derive(Debug)]
 pub(crate) enum Chosen {
     Version(Box<Version>),
-    /// What had the path at a time, in directories that have been replaced since.
+    /// What had the path at a time, whatever has become of it and of the directories above.
     Past(Box<Past>),
     Head,
+}
+
+/// Finds what had a path at a time. `None` if `text` selects no time.
+///
+/// # Errors
+/// There was nothing with this path.
+pub(crate) fn at_time(path: &Path, text: &str, now: &Now) -> Result<Option<Past>, Failure> {
+    let time = match When::parse(text, &now.0).map_err(Failure::usage)? {
+        When::Tag(tag) if tag == "head" => return Ok(None),
+        When::Number(_) => return Ok(None),
+        When::Time(time) => time,
+        When::Tag(tag) => tag_time(&nearest(path)?, &tag)?,
+    };
+    past(path, time)?.ok_or_else(|| absent(path, time, now)).map(Some)
 }
 
 /// Finds the version that a number, time or tag selects.
@@ -139,46 +153,13 @@ pub(crate) enum Chosen {
 /// # Errors
 /// There is none.
 pub(crate) fn choose(place: &Place, list: &List, text: &str, now: &Now) -> Result<Chosen, Failure> {
-    let path = shown(&place.path());
-    if text == "head" {
-        return Ok(Chosen::Head);
+    if let Some(past) = at_time(&place.path(), text, now)? {
+        return Ok(if past.is_unchanged(place)? { Chosen::Head } else { Chosen::Past(Box::new(past)) });
     }
-    let time = match When::parse(text, &now.0).map_err(Failure::usage)? {
-        When::Number(number) => {
-            let found = list.versions.iter().find(|version| version.number == number).cloned();
-            let missing = || Failure::usage(format!("{path}: no version {number}; see versionctl log"));
-            return found.map(|version| Chosen::Version(Box::new(version))).ok_or_else(missing);
-        }
-        When::Time(time) => time,
-        When::Tag(tag) => tag_time(&place.dir, &tag)?,
-    };
-    let known = then(list, time);
-    if let Then::Was(version) = known {
-        return Ok(Chosen::Version(Box::new(version.clone())));
-    }
-    // The versions of this name don't say when it got its first content, or what the directory was
-    // before it was removed and created again.
-    let found = past(&place.path(), time)?;
-    let dir = found.as_ref().map_or(&place.dir, |past| &past.dir);
-    if let Some(lost) = dir.lost_at(time, Some(&place.name))?.first() {
-        return Err(Failure::usage(format!(
-            "{path}: its state at {} is not known: {}",
-            when::local(time, &now.0),
-            reason(lost.why)
-        )));
-    }
-    let Some(past) = found else { return Err(absent(&place.path(), time, now)) };
-    let head = place.dir.stat(&place.name)?.filter(|_| known == Then::Present);
-    Ok(if head.is_some_and(|head| is_same(&past.stat, &head)) { Chosen::Head } else { Chosen::Past(Box::new(past)) })
-}
-
-/// Returns why a state is not in the history, as the end of a message.
-pub(crate) const fn reason(why: Why) -> &'static str {
-    match why {
-        Why::NoRoom => "there was no room for a version of it",
-        Why::Discarded => "its version was discarded",
-        Why::Unrecorded => "it has changed since, and its policy keeps no versions of changes",
-    }
+    let Ok(number) = text.parse::<u64>() else { return Ok(Chosen::Head) };
+    let found = list.versions.iter().find(|version| version.number == number).cloned();
+    let missing = || Failure::usage(format!("{}: no version {number}; see versionctl log", shown(&place.path())));
+    found.map(|version| Chosen::Version(Box::new(version))).ok_or_else(missing)
 }
 
 /// Returns the failure for a file that was not there at a time.

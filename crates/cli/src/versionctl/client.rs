@@ -42,6 +42,15 @@ impl Dir {
         Ok(Self { inner: fd.into(), path: path.to_owned(), is_old: false })
     }
 
+    /// Opens the same directory once more.
+    ///
+    /// # Errors
+    /// Those of openat(2).
+    pub(crate) fn again(&self) -> Result<Self, Errno> {
+        let fd = rustix::fs::openat(self, ".", DIRECTORY, Mode::empty())?;
+        Ok(Self { inner: fd.into(), path: self.path.clone(), is_old: self.is_old })
+    }
+
     /// Opens a directory in this one. A symbolic link is not followed.
     ///
     /// # Errors

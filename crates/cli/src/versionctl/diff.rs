@@ -1,6 +1,6 @@
 //! `versionctl diff` and `versionctl cat`.
 
-use super::args::{Chosen, Now, choose};
+use super::args::{Chosen, Now, at_time, choose};
 use super::client::{self, Dir};
 use super::place::Place;
 use super::text::shown;
@@ -34,7 +34,7 @@ pub(crate) fn run(path: &Path, from: Option<&str>, to: Option<&str>, colour: boo
         None => Chosen::Version(Box::new(newest_content(&place, &list)?)),
     };
     let to = to.map_or(Ok(Chosen::Head), |text| choose(&place, &list, text, now))?;
-    let (old, new) = (load(&place, &list, &from)?, load(&place, &list, &to)?);
+    let (old, new) = (load(&place, list.set.head, &from)?, load(&place, list.set.head, &to)?);
     let title = |chosen: &Chosen| match chosen {
         Chosen::Version(v) => format!("{}\tversion {}, until {}", shown(path), v.number, when::local(v.died, &now.0)),
         Chosen::Past(past) => format!("{}\tas of {}", shown(path), when::local(past.time, &now.0)),
@@ -141,21 +141,25 @@ fn link_target(dir: &Dir, name: &[u8], place: &Place) -> Result<Vec<u8>, Failure
     target.map(std::ffi::CString::into_bytes).map_err(|errno| client::at(&place.path(), errno))
 }
 
-/// Returns the bytes of what is selected, those of a link's target, nothing for a removed head, or
-/// `None` if it is too large.
-fn load(place: &Place, list: &List, chosen: &Chosen) -> Result<Option<Vec<u8>>, Failure> {
-    let kind = match chosen {
+/// Returns the kind of what is selected, if the present object is of the kind `head`.
+fn kind_of(chosen: &Chosen, head: Kind) -> Kind {
+    match chosen {
         Chosen::Version(version) => version.kind,
         Chosen::Past(past) => Kind::of(past.kind()),
-        Chosen::Head => list.set.head,
-    };
-    match (kind, chosen) {
+        Chosen::Head => head,
+    }
+}
+
+/// Returns the bytes of what is selected, those of a link's target, nothing for a removed head, or
+/// `None` if it is too large.
+fn load(place: &Place, head: Kind, chosen: &Chosen) -> Result<Option<Vec<u8>>, Failure> {
+    match (kind_of(chosen, head), chosen) {
         (Kind::None, _) => return Ok(Some(Vec::new())),
         (Kind::Symlink, Chosen::Version(version)) => return place.dir.link_target(&place.name, version).map(Some),
         (Kind::Symlink, Chosen::Past(past)) => return link_target(&past.dir, &past.name, place).map(Some),
         (Kind::Symlink, Chosen::Head) => return link_target(&place.dir, &place.name, place).map(Some),
         (Kind::File, _) => {}
-        _ => return Err(Failure::usage(format!("{}: a {}, not a file", shown(&place.path()), kind.word()))),
+        (kind, _) => return Err(Failure::usage(format!("{}: a {}, not a file", shown(&place.path()), kind.word()))),
     }
     read_up_to(&open(place, chosen)?, LIMIT).map_err(|error| unreadable(place, &error))
 }
@@ -218,18 +222,21 @@ pub(crate) fn unified(old: &[u8], new: &[u8], old_title: &str, new_title: &str, 
 /// # Errors
 /// Names the file and the reason.
 pub(crate) fn cat(path: &Path, which: &str, now: &Now) -> Result<(), Failure> {
-    let (place, list) = Place::with_history(path)?;
-    let chosen = choose(&place, &list, which, now)?;
-    let kind = match &chosen {
-        Chosen::Version(version) => version.kind,
-        Chosen::Past(past) => Kind::of(past.kind()),
-        Chosen::Head => list.set.head,
+    let (place, head, chosen) = match at_time(path, which, now)? {
+        Some(past) => {
+            let kind = Kind::of(past.kind());
+            (Place { dir: past.dir, name: past.name, lost: Vec::new() }, kind, Chosen::Head)
+        }
+        None => {
+            let (place, list) = Place::with_history(path)?;
+            let chosen = choose(&place, &list, which, now)?;
+            (place, list.set.head, chosen)
+        }
     };
-    if kind == Kind::Symlink {
-        return print(load(&place, &list, &chosen)?.unwrap_or_default());
-    }
-    if kind != Kind::File {
-        return Err(Failure::usage(format!("{}: a {}, not a file", shown(path), kind.word())));
+    match kind_of(&chosen, head) {
+        Kind::File => {}
+        Kind::Symlink => return print(load(&place, head, &chosen)?.unwrap_or_default()),
+        other => return Err(Failure::usage(format!("{}: a {}, not a file", shown(path), other.word()))),
     }
     let mut file = open(&place, &chosen)?;
     let mut out = std::io::stdout().lock();

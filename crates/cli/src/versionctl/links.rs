@@ -85,7 +85,12 @@ pub(crate) fn is_other(
 
 /// The files with several names that were restored.
 #[derive(Debug, Default)]
-pub(crate) struct Links(HashMap<File, Restored>);
+pub(crate) struct Links {
+    restored: HashMap<File, Restored>,
+    /// The present files with several names that are in use, by device and inode number: each for
+    /// one file that had several names, or for one that had a single name.
+    in_use: HashMap<(u64, u64), Option<File>>,
+}
 
 /// Where a file is now.
 #[derive(Debug)]
@@ -112,7 +117,7 @@ impl Links {
         dir: &Dir,
         name: &[u8],
     ) -> Result<Option<Put>, Failure> {
-        let Some(restored) = self.0.get(file) else { return Ok(None) };
+        let Some(restored) = self.restored.get(file) else { return Ok(None) };
         let present = dir.stat(name)?;
         if present.is_some_and(|present| inode(&present) == restored.inode) {
             return Ok(Some(Put::Same));
@@ -134,18 +139,27 @@ impl Links {
         Ok(linked.then_some(Put::Written(0)))
     }
 
-    /// Whether a file was restored already, as another one than this.
-    pub(crate) fn is_another(&self, file: &File, present: &Stat) -> bool {
-        self.0.get(file).is_some_and(|restored| restored.inode != inode(present))
+    /// Whether the name must leave the present file: it is in use for another one than `file`, or
+    /// `file` was restored already, as another one.
+    pub(crate) fn is_another(&self, file: Option<&File>, present: &Stat) -> bool {
+        let is_elsewhere = |file| self.restored.get(file).is_some_and(|restored| restored.inode != inode(present));
+        let is_for_other = |user: &Option<File>| file.is_none() || user.as_ref() != file;
+        file.is_some_and(is_elsewhere) || self.in_use.get(&inode(present)).is_some_and(is_for_other)
     }
 
-    /// Notes where a file was restored, or is already as it was.
+    /// Notes where a file was restored, or is already as it was. `file` is the one with several
+    /// names, if it had several.
     ///
     /// # Errors
     /// It can't be found.
-    pub(crate) fn note(&mut self, file: File, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
-        if let Some(present) = dir.stat(name)? {
-            self.0.insert(file, Restored { path: dir.path_of(name), inode: inode(&present) });
+    pub(crate) fn note(&mut self, file: Option<File>, dir: &Dir, name: &[u8]) -> Result<(), Failure> {
+        let is_single = file.is_none();
+        let Some(present) = dir.stat(name)?.filter(|present| !is_single || present.st_nlink > 1) else {
+            return Ok(());
+        };
+        self.in_use.insert(inode(&present), file.clone());
+        if let Some(file) = file {
+            self.restored.insert(file, Restored { path: dir.path_of(name), inode: inode(&present) });
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! From a path to a directory and a name in it, also if the file and its parents were removed.
 
 use super::client::{Dir, at};
-use super::text::shown;
+use super::text::{reason, shown};
 use crate::exit::Failure;
 use jiff::Timestamp;
 use rustix::fs::{FileType, Stat};
@@ -26,8 +26,16 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) path: PathBuf,
-    /// Its newest version.
+    /// An old version of it.
     pub(crate) old: OwnedFd,
+}
+
+impl Lost {
+    fn new(path: &Path, old: &Dir) -> Result<Self, Failure> {
+        let old = old.as_fd().try_clone_to_owned();
+        let old = old.map_err(|error| at(path, Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
+        Ok(Self { path: path.to_owned(), old })
+    }
 }
 
 impl Place {
@@ -36,6 +44,11 @@ impl Place {
     /// # Errors
     /// Names the part that never existed, or can't be read.
     pub(crate) fn of(path: &Path) -> Result<Self, Failure> {
+        Self::or_in(path, Self::in_removed)
+    }
+
+    /// Finds the place of a path, by `in_removed` if the directory above is not there any more.
+    fn or_in(path: &Path, in_removed: impl Fn(&Path, Vec<u8>) -> Result<Self, Failure>) -> Result<Self, Failure> {
         let path = named(path)?;
         let wrong = || Failure::usage(format!("{}: it has no directory above it", shown(&path)));
         let name = path.file_name().ok_or_else(wrong)?.as_bytes().to_vec();
@@ -45,19 +58,16 @@ impl Place {
         };
         match Dir::open(parent) {
             Ok(dir) => Ok(Self { dir, name, lost: Vec::new() }),
-            Err(Errno::NOENT | Errno::NOTDIR) => Self::in_removed(parent, name),
+            Err(Errno::NOENT | Errno::NOTDIR) => in_removed(parent, name),
             Err(errno) => Err(at(parent, errno)),
         }
     }
 
     fn in_removed(parent: &Path, name: Vec<u8>) -> Result<Self, Failure> {
         let (above, list) = Self::with_history(parent)?;
-        let version = above.newest_directory(list)?;
-        let dir = above.dir.old_dir(&above.name, &version)?;
+        let dir = above.newest_directory(list)?;
         let mut lost = above.lost;
-        let old = dir.as_fd().try_clone_to_owned();
-        let old = old.map_err(|error| at(parent, Errno::from_io_error(&error).unwrap_or(Errno::MFILE)))?;
-        lost.push(Lost { path: parent.to_owned(), old });
+        lost.push(Lost::new(parent, &dir)?);
         Ok(Self { dir, name, lost })
     }
 
@@ -87,10 +97,15 @@ impl Place {
         self.dir.path_of(&self.name)
     }
 
-    fn newest_directory(&self, list: List) -> Result<Version, Failure> {
+    /// Opens the directory that has, or had last, this place. If one above it was renamed, it is
+    /// still there.
+    fn newest_directory(&self, list: List) -> Result<Dir, Failure> {
+        if list.set.head == Kind::Directory {
+            return self.dir.child(&self.name).map_err(|errno| at(&self.path(), errno));
+        }
         let found = list.versions.into_iter().rev().find(|version| version.kind == Kind::Directory);
-        found
-            .ok_or_else(|| Failure::usage(format!("{}: no such directory, and no versions of it", shown(&self.path()))))
+        let missing = || Failure::usage(format!("{}: no such directory, and no versions of it", shown(&self.path())));
+        self.dir.old_dir(&self.name, &found.ok_or_else(missing)?)
     }
 }
 
@@ -102,11 +117,47 @@ pub(crate) struct Past {
     pub(crate) name: Vec<u8>,
     pub(crate) stat: Stat,
     pub(crate) time: Timestamp,
+    /// The directories above `dir`, up to the highest one.
+    above: Vec<Dir>,
 }
 
 impl Past {
     pub(crate) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Returns the place of the path now. Directories above it that are not there any more were as
+    /// they were then.
+    ///
+    /// # Errors
+    /// As [`Place::of`].
+    pub(crate) fn place(&self, path: &Path) -> Result<Place, Failure> {
+        Place::or_in(path, |parent, name| {
+            let is_lost = |dir: &&Dir| matches!(rustix::fs::lstat(&dir.path), Err(Errno::NOENT));
+            let lost = self.above.iter().chain([&self.dir]).filter(is_lost);
+            let lost = lost.map(|dir| Lost::new(&dir.path, dir)).collect::<Result<_, _>>()?;
+            let dir = self.dir.again().map_err(|errno| at(parent, errno))?;
+            Ok(Place { dir, name, lost })
+        })
+    }
+
+    /// Whether the place has the same object in the same state.
+    ///
+    /// # Errors
+    /// No permission.
+    pub(crate) fn is_unchanged(&self, place: &Place) -> Result<bool, Failure> {
+        // A directory that is not there any more may have been renamed, with all that is in it.
+        let present = if place.lost.is_empty() { place.dir.stat(&place.name)? } else { None };
+        Ok(present.is_some_and(|present| is_same(&present, &self.stat)))
+    }
+
+    /// Returns the version that it was; `None` if it has not changed since.
+    ///
+    /// # Errors
+    /// Not on versionfs, or no permission.
+    pub(crate) fn version(&self) -> Result<Option<Version>, Failure> {
+        let list = self.dir.list(&self.name)?;
+        Ok(list.and_then(|list| list.versions.into_iter().rev().find(|version| version.covers(self.time))))
     }
 }
 
@@ -119,15 +170,16 @@ pub(crate) fn is_same(one: &Stat, other: &Stat) -> bool {
     facts(one) == facts(other)
 }
 
-/// Opens the nearest directory above a path that exists now.
+/// Opens the nearest directory that exists now: the one with this path, or one above. The root of a
+/// mount has none above in the mount.
 ///
 /// # Errors
 /// Those of open(2).
 pub(crate) fn nearest(path: &Path) -> Result<Dir, Failure> {
     let path = named(path)?;
-    let mut above = path.parent().into_iter().flat_map(Path::ancestors);
-    let found =
-        above.find_map(|above| Dir::open(if above.as_os_str().is_empty() { Path::new(".") } else { above }).ok());
+    let is_dir = rustix::fs::lstat(&path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
+    let mut all = path.ancestors().skip(usize::from(!is_dir));
+    let found = all.find_map(|dir| Dir::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).ok());
     found.ok_or_else(|| at(&path, Errno::NOENT))
 }
 
@@ -157,15 +209,30 @@ pub(crate) fn past(path: &Path, time: Timestamp) -> Result<Option<Past>, Failure
     let top = top.map_err(|errno| at(&wanted, errno))?;
     let mut parts: Vec<_> = wanted.strip_prefix(&top.path).unwrap_or(Path::new("")).iter().collect();
     let name = parts.pop().unwrap_or(OsStr::new(".")).as_bytes().to_vec();
-    let mut dir = top.at(time)?;
+    let (mut dir, mut above) = (top.at(time)?, Vec::new());
     for part in parts {
-        dir = match dir.child(part.as_bytes()) {
+        let below = match dir.child(part.as_bytes()) {
             Ok(below) => below,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                return require_known(&dir, part.as_bytes(), time).map(|()| None);
+            }
             Err(errno) => return Err(at(&dir.path_of(part.as_bytes()), errno)),
         };
+        above.push(std::mem::replace(&mut dir, below));
     }
-    Ok(dir.stat(&name)?.map(|stat| Past { dir, name, stat, time }))
+    if name != b"." {
+        require_known(&dir, &name, time)?;
+    }
+    Ok(dir.stat(&name)?.map(|stat| Past { dir, name, stat, time, above }))
+}
+
+/// Fails if a name existed at a time in a state that is not in the history.
+fn require_known(dir: &Dir, name: &[u8], time: Timestamp) -> Result<(), Failure> {
+    let lost = dir.lost_at(time, Some(name))?;
+    lost.first().map_or(Ok(()), |lost| {
+        let path = shown(&dir.path_of(name));
+        Err(Failure::usage(format!("{path}: its state at that time is not known: {}", reason(lost.why))))
+    })
 }
 
 /// Opens the highest directory above `path` in the same mount that this user may open.
@@ -219,8 +286,7 @@ pub(crate) fn directory(path: &Path) -> Result<Dir, Failure> {
         Ok(dir) => Ok(dir),
         Err(Errno::NOENT) => {
             let (place, list) = Place::with_history(path)?;
-            let version = place.newest_directory(list)?;
-            place.dir.old_dir(&place.name, &version)
+            place.newest_directory(list)
         }
         Err(errno) => Err(at(path, errno)),
     }

@@ -81,12 +81,7 @@ pub(crate) fn put(origin: Origin<'_>, dir: &Dir, name: &[u8], replaces: bool) ->
         FileType::RegularFile if present.is_some() && !replaces => rewrite(origin, &old, dir, name),
         FileType::RegularFile => file(origin, &old, dir, name, present.is_some()),
         FileType::Directory => directory(origin, &old, dir, name, present.is_some()),
-        FileType::Symlink => link(origin, dir, name, present.is_some()),
-        _ if present.is_some() => Ok(Put::Same),
-        _ => {
-            let made = rustix::fs::mknodat(dir, name, kind, mode_of(&old), old.st_rdev);
-            made.map(|()| Put::Written(0)).map_err(|errno| at(&path, errno))
-        }
+        _ => unopened(origin, &old, dir, name, present),
     }
 }
 
@@ -141,11 +136,14 @@ fn file(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8], exists: bool) ->
     Ok(if put == Put::Same { Put::Written(0) } else { put })
 }
 
-/// Whether the file `path` has the bytes and attributes of an old state.
+/// Whether the file `path` has the bytes and attributes of an old state, which is that of a file.
 ///
 /// # Errors
 /// The old state can't be read.
 pub(crate) fn is_equal(origin: Origin<'_>, old: &Stat, path: &Path) -> Result<bool, Failure> {
+    if FileType::from_raw_mode(old.st_mode) != FileType::RegularFile {
+        return Ok(false);
+    }
     let source = File::from(origin.open(path)?);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let Ok(other) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(false) };
@@ -248,19 +246,57 @@ fn directory(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8], exists: boo
     Ok(if exists && !changed { Put::Same } else { Put::Written(0) })
 }
 
-fn link(origin: Origin<'_>, dir: &Dir, name: &[u8], exists: bool) -> Result<Put, Failure> {
+/// Restores a symbolic link, FIFO, socket or device node.
+fn unopened(origin: Origin<'_>, old: &Stat, dir: &Dir, name: &[u8], present: Option<Stat>) -> Result<Put, Failure> {
     let path = dir.path_of(name);
     let refused = |errno| at(&path, errno);
-    let target =
-        rustix::fs::readlinkat(origin.dir, origin.entry, Vec::new()).map_err(|errno| unreadable(&path, errno))?;
-    if exists {
-        if rustix::fs::readlinkat(dir, name, Vec::new()).map_err(refused)? == target {
-            return Ok(Put::Same);
+    let kind = FileType::from_raw_mode(old.st_mode);
+    let target = match kind {
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(origin.dir, origin.entry, Vec::new());
+            Some(target.map_err(|errno| unreadable(&path, errno))?)
         }
-        rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(refused)?;
+        _ => None,
+    };
+    let is_same = match (&target, &present) {
+        (_, None) => false,
+        (Some(target), _) => rustix::fs::readlinkat(dir, name, Vec::new()).map_err(refused)? == *target,
+        (None, Some(present)) => present.st_rdev == old.st_rdev,
+    };
+    if !is_same {
+        if let Some(present) = &present {
+            remove(dir, name, present)?;
+        }
+        match &target {
+            Some(target) => rustix::fs::symlinkat(target, dir, name),
+            None => rustix::fs::mknodat(dir, name, kind, mode_of(old) & Mode::RWXU, old.st_rdev),
+        }
+        .map_err(refused)?;
     }
-    rustix::fs::symlinkat(&target, dir, name).map_err(refused)?;
-    Ok(Put::Written(0))
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(refused)?;
+    let changed = attributes_of_unopened(old, &made).map_err(refused)?;
+    Ok(if is_same && !changed { Put::Same } else { Put::Written(0) })
+}
+
+/// Gives an object that is not opened the owner, mode and time of modification of an old state.
+/// Returns whether any of them was different. What this user may not set is left.
+fn attributes_of_unopened(old: &Stat, object: &OwnedFd) -> Result<bool, Errno> {
+    let present = rustix::fs::fstat(object)?;
+    let mut changed = false;
+    if (present.st_uid, present.st_gid) != (old.st_uid, old.st_gid) {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(old.st_uid), rustix::fs::Gid::from_raw(old.st_gid));
+        changed |= allowed(rustix::fs::chownat(object, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH))?;
+    }
+    // A symbolic link has no mode.
+    let kind = FileType::from_raw_mode(old.st_mode);
+    if kind != FileType::Symlink && present.st_mode & 0o7777 != old.st_mode & 0o7777 {
+        changed |= allowed(rustix::fs::chmod(format!("/proc/self/fd/{}", object.as_raw_fd()), mode_of(old)))?;
+    }
+    if (present.st_mtime, present.st_mtime_nsec) != (old.st_mtime, old.st_mtime_nsec) {
+        changed |= allowed(rustix::fs::utimensat(object, "", &modified(old), AtFlags::EMPTY_PATH))?;
+    }
+    Ok(changed)
 }
 
 /// Gives `target` the owner, mode, extended attributes and time of modification of an old state.
@@ -285,10 +321,15 @@ pub(crate) fn attributes(source: impl AsFd, old: &Stat, target: impl AsFd) -> Re
     if present.st_mode & 0o7777 != mode {
         changed |= allowed(rustix::fs::fchmod(target, Mode::from_raw_mode(mode)))?;
     }
+    allowed(rustix::fs::futimens(target, &modified(old)))?;
+    Ok(changed)
+}
+
+/// Returns the time of modification of an old state.
+fn modified(old: &Stat) -> Timestamps {
     let modified = Timespec { tv_sec: old.st_mtime as _, tv_nsec: old.st_mtime_nsec as _ };
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ };
-    allowed(rustix::fs::futimens(target, &Timestamps { last_access: omit, last_modification: modified }))?;
-    Ok(changed)
+    Timestamps { last_access: omit, last_modification: modified }
 }
 
 fn allowed(done: Result<(), Errno>) -> Result<bool, Errno> {

@@ -1,13 +1,13 @@
 //! `versionctl restore`: brings back files, directories, and what a process or an hour changed.
 
-use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, reason, tag_time};
+use super::args::{Chosen, FilterArgs, Now, absent, choose, instant, tag_time};
 use super::client::{Dir, at};
 use super::diff::{newest, newest_content};
 use super::history::{Filter, Found, Undo, Visited, entries, undo, walk};
 use super::links::{self, Links, State};
 use super::place::{self, Past, Place, nearest, past};
 use super::put::{self, Origin, Put, put};
-use super::text::shown;
+use super::text::{reason, shown};
 use super::when::{When, local};
 use crate::exit::{Exit, Failure};
 use crate::progress::Tally;
@@ -77,6 +77,8 @@ struct Restorer {
     links: Links,
     /// Whether names get another place than they had, whose history says nothing about them.
     elsewhere: bool,
+    /// Whether what did not exist goes, also a directory that has the name of a file.
+    deletes: bool,
     files: u64,
     bytes: u64,
     same: u64,
@@ -98,6 +100,7 @@ pub(crate) fn run(args: &RestoreArgs, now: &Now) -> Result<Exit, Failure> {
         tally: Tally::on_terminal("restored").filter(|_| !args.verbose && !args.dry_run),
         links: Links::default(),
         elsewhere: args.to.is_some(),
+        deletes: args.delete,
         files: 0,
         bytes: 0,
         same: 0,
@@ -201,42 +204,31 @@ impl Restorer {
         let which = wanted.filter(|which| *which != "head" && which.parse::<u64>().is_err());
         if let Some(text) = args.at.as_deref().or(which) {
             let time = instant(text, &nearest(path)?, now)?;
-            match past(path, time)? {
-                Some(past) if past.kind() == FileType::Directory => return self.directory(args, path, &past, is_dir),
-                None if is_dir => return Err(absent(path, time, now)),
-                _ => {}
-            }
-        } else if is_dir && wanted.is_none() {
+            let past = past(path, time)?.ok_or_else(|| absent(path, time, now))?;
+            return match past.kind() {
+                FileType::Directory => self.directory(args, path, &past, is_dir),
+                _ => self.moment(args, path, &past, now),
+            };
+        }
+        if is_dir && wanted.is_none() {
             return Err(Failure::usage(format!(
                 "{}: a directory: say when, with --at TIME; or whose changes to undo, with --process, --pid or --since",
                 shown(path)
             )));
         }
         let (place, list) = Place::with_history(path)?;
-        let which = args.at.as_deref().or(wanted);
-        let chosen = match which {
+        let chosen = match wanted {
             Some(text) => choose(&place, &list, text, now)?,
             None if args.any => Chosen::Version(Box::new(newest(&place, &list)?)),
             None => Chosen::Version(Box::new(newest_content(&place, &list)?)),
         };
-        let version = match chosen {
-            Chosen::Version(version) => *version,
-            Chosen::Past(past) => {
-                let (target, name) = self.target(&place, args.to.as_deref())?;
-                let origin = Origin { dir: &past.dir, entry: &past.name, mode: None };
-                let put = self.one(origin, State::At(past.time), &target, &name)?;
-                let done = if put == Put::Same { "is already as" } else { "restored as" };
-                let what = format!("{}: {done} of {}\n", shown(&target.path_of(&name)), local(past.time, &now.0));
-                return if self.dry_run { Ok(()) } else { print(what) };
+        let Chosen::Version(version) = chosen else {
+            if args.to.is_none() {
+                return print(format!("{}: it is as it is now\n", shown(path)));
             }
-            Chosen::Head if args.to.is_none() => {
-                return print(format!("{}: it is as it was then\n", shown(path)));
-            }
-            Chosen::Head => {
-                let (target, name) = self.target(&place, args.to.as_deref())?;
-                let origin = Origin { dir: &place.dir, entry: &place.name, mode: None };
-                return self.one(origin, State::At(Timestamp::MAX), &target, &name).map(|_| ());
-            }
+            let (target, name) = self.target(&place, args.to.as_deref())?;
+            let origin = Origin { dir: &place.dir, entry: &place.name, mode: None };
+            return self.one(origin, State::At(Timestamp::MAX), &target, &name).map(|_| ());
         };
         let what = format!("version {}, until {}", version.number, local(version.died, &now.0));
         if self.dry_run {
@@ -255,6 +247,22 @@ impl Restorer {
         print(format!("{}: {done} {what}\n", shown(&target.path_of(&name))))
     }
 
+    /// Restores what is no directory as it was at a time.
+    fn moment(&mut self, args: &RestoreArgs, path: &Path, past: &Past, now: &Now) -> Result<(), Failure> {
+        let place = past.place(path)?;
+        if args.to.is_none() && past.is_unchanged(&place)? {
+            return print(format!("{}: it is as it was then\n", shown(path)));
+        }
+        let (target, name) = self.target(&place, args.to.as_deref())?;
+        let mode = past.version()?.map(|version| version.mode);
+        let origin = Origin { dir: &past.dir, entry: &past.name, mode };
+        let put = self.one(origin, State::At(past.time), &target, &name)?;
+        let done = if put == Put::Same { "is already as" } else { "restored as" };
+        let written = if args.to.is_some() { target.path_of(&name) } else { path.to_owned() };
+        let what = format!("{}: {done} of {}\n", shown(&written), local(past.time, &now.0));
+        if self.dry_run { Ok(()) } else { print(what) }
+    }
+
     /// Restores a directory as it was at a time. It may exist now.
     fn directory(&mut self, args: &RestoreArgs, path: &Path, past: &Past, is_dir: bool) -> Result<(), Failure> {
         let old = past.dir.child(&past.name).map_err(|errno| at(path, errno))?;
@@ -268,7 +276,7 @@ impl Restorer {
             rustix::fs::mkdir(to, Mode::RWXU).map_err(|errno| at(to, errno))?;
             return self.tree((&old, past.time), &place::directory(to)?, false);
         }
-        let (target, name) = self.target(&Place::of(path)?, None)?;
+        let (target, name) = self.target(&past.place(path)?, None)?;
         self.write(Origin { dir: &past.dir, entry: &past.name, mode: None }, &target, &name)?;
         self.tree((&old, past.time), &target.child(&name).map_err(|errno| at(path, errno))?, false)
     }
@@ -297,19 +305,26 @@ impl Restorer {
 
     /// Restores a name: as one of a file that is there already, if it was that.
     fn one(&mut self, origin: Origin<'_>, state: State<'_>, dir: &Dir, name: &[u8]) -> Result<Put, Failure> {
+        let old = origin.stat(&dir.path_of(name))?;
+        let is_dir = |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_dir();
+        if self.deletes && !is_dir(&old) && dir.stat(name)?.as_ref().is_some_and(is_dir) {
+            self.delete(dir, name)?;
+        }
         if self.dry_run {
             return self.write(origin, dir, name);
         }
-        let old = origin.stat(&dir.path_of(name))?;
         let file = state.file(&old);
         let joined = file.as_ref().map_or(Ok(None), |file| self.links.join(file, (origin, &old), dir, name))?;
         if let Some(done) = joined {
             return self.count(done, dir, name);
         }
-        let replaces = links::is_other((state, origin), dir, name, self.elsewhere)?;
-        let is_there = replaces && put::is_equal(origin, &old, &dir.path_of(name))?;
+        let is_another = dir.stat(name)?.is_some_and(|present| self.links.is_another(file.as_ref(), &present));
+        let replaces = is_another || links::is_other((state, origin), dir, name, self.elsewhere)?;
+        // A file that had several names may have been restored before, as the one that is there.
+        let may_be_there = replaces && !is_another && file.is_some();
+        let is_there = may_be_there && put::is_equal(origin, &old, &dir.path_of(name))?;
         let done = if is_there { Put::Same } else { put(origin, dir, name, replaces)? };
-        if let Some(file) = file {
+        if FileType::from_raw_mode(old.st_mode).is_file() {
             self.links.note(file, dir, name)?;
         }
         self.count(done, dir, name)
@@ -475,8 +490,10 @@ impl Restorer {
             may_be_same_file: file.is_some() && is.is_some_and(|is| is.st_nlink > 1),
         };
         let Some(is) = is.filter(|is| !changed.is_dir && place::is_same(is, &was)) else { return Ok(Some(changed)) };
-        let Some(file) = file.filter(|_| !self.dry_run) else { return Ok(None) };
-        if self.links.is_another(&file, &is) {
+        if self.dry_run || !FileType::from_raw_mode(is.st_mode).is_file() {
+            return Ok(None);
+        }
+        if self.links.is_another(file.as_ref(), &is) {
             return Ok(Some(changed));
         }
         self.links.note(file, target, name).map(|()| None)

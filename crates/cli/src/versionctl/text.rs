@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 use serde_json::{Value, json};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use versionclient::Why;
 
 /// Returns a path as text that can't control a terminal.
 pub(crate) fn shown(path: &Path) -> String {
@@ -58,6 +59,15 @@ pub(crate) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Returns why a state is not in the history, as the end of a message.
+pub(crate) const fn reason(why: Why) -> &'static str {
+    match why {
+        Why::NoRoom => "there was no room for a version of it",
+        Why::Discarded => "its version was discarded",
+        Why::Unrecorded => "it has changed since, and its policy keeps no versions of changes",
+    }
 }
 
 #[cfg(test)]

@@ -72,6 +72,13 @@ impl Stage {
         serde_json::from_str(&self.done(words)).unwrap()
     }
 
+    /// Gives the present state a name: that of no change before or after.
+    fn tag(&self, tag: &str) {
+        testkit::tick();
+        self.done(&["tag", tag]);
+        testkit::tick();
+    }
+
     /// Runs a shell command in the mount. Each has a process of its own.
     fn shell(&self, script: &str) {
         let outcome = run(Command::new("sh").args(["-ec", script]).current_dir(MOUNT));
@@ -158,9 +165,7 @@ fn restored_hard_links_are_names_of_one_file() {
     let paths = ["d/a", "d/b", "d/sub/c", "d/other", "d/i", "d/j", "d/sub/k"];
     let before = names(paths);
     assert_eq!(before.clone().map(|(_, first)| first), [0, 0, 0, 3, 4, 4, 4]);
-    testkit::tick();
-    stage.done(&["tag", "then"]);
-    testkit::tick();
+    stage.tag("then");
     stage.shell("rm -r d");
     stage.done(&["restore", "d"]);
     assert_eq!(names(paths), before);
@@ -181,6 +186,19 @@ fn restored_hard_links_are_names_of_one_file() {
     let again = names(paths);
     assert_eq!(again.clone().map(|(content, _)| content), before.map(|(content, _)| content));
     assert_eq!((again[0].1, again[1].1), (0, 0));
+}
+
+/// Names that were two files, of the same content, are that again, though they are one file now.
+#[test]
+fn restored_files_of_one_name_each_are_that() {
+    let stage = Stage::new();
+    stage.shell("echo one >a; touch -d @1 a; cp -a a b; cp -a a c; ln c d");
+    stage.tag("then");
+    for change in ["ln -f a b", "ln -f a b; ln -f a c; ln -f a d", "ln -f d b; rm a; ln b a"] {
+        stage.shell(change);
+        stage.done(&["restore", "--all", "--at", "then"]);
+        assert_eq!(names(["a", "b", "c", "d"]).map(|(_, first)| first), [0, 1, 2, 2], "{change}");
+    }
 }
 
 /// As after `git clone` of a repository in the same mount, which links the objects.
@@ -205,9 +223,7 @@ fn a_restore_writes_to_no_other_file() {
     let is_as_before = || assert_eq!(names(["d/f", "d/g"]), [("one\n".into(), 0), ("two\n".into(), 1)]);
     for replace in ["ln -f d/f d/g", "ln -f d/g d/f"] {
         stage.shell(write);
-        testkit::tick();
-        stage.done(&["tag", "then"]);
-        testkit::tick();
+        stage.tag("then");
         stage.shell(replace);
         stage.done(&["restore", "d", "--at", "then"]);
         is_as_before();
@@ -222,9 +238,7 @@ fn a_restore_writes_to_no_other_file() {
     ];
     for (change, restore) in cases {
         stage.shell(write);
-        testkit::tick();
-        stage.done(&["tag", "then"]);
-        testkit::tick();
+        stage.tag("then");
         stage.shell(change);
         stage.done(restore);
         is_as_before();
@@ -588,10 +602,8 @@ fn the_browser_restores_on_a_terminal() {
 fn directories_are_restored_to_a_tag() {
     let stage = Stage::new();
     stage.shell("mkdir -p d/sub; echo 1 >d/one; echo 2 >d/sub/two");
-    testkit::tick();
-    stage.done(&["tag", "good"]);
+    stage.tag("good");
     assert_eq!(stage.json(&["tags", "--json"])[0]["tag"], "good");
-    testkit::tick();
     stage.shell("echo worse >d/one; rm -r d/sub; echo 3 >d/new");
     let dry = stage.done(&["restore", "-n", "d", "--at", "good", "--delete"]);
     assert!(dry.contains("d/sub/two: would restore") && dry.contains("d/new: would remove"), "{dry}");
@@ -700,6 +712,87 @@ fn versions_are_pinned_annotated_and_discarded() {
     stage.done(&["discard", "f", "1"]);
     assert_eq!(stage.status(&["cat", "f", "1"]).code, 1);
     assert_eq!(stage.done(&["cat", "f", "2"]), "2\n");
+}
+
+/// Directories that have another place now, with all that is in them.
+#[test]
+fn what_was_in_a_moved_directory_is_restored() {
+    let stage = Stage::new();
+    stage.shell("mkdir -p q/e/s; echo 1 >q/e/f; echo 2 >q/g; ln -s f q/e/l");
+    stage.tag("then");
+    stage.shell("mv q r; echo later >r/e/f; mkdir x; mv r x");
+    assert_eq!(stage.done(&["cat", "q/e/f", "then"]), "1\n");
+    assert_eq!(stage.done(&["cat", "q/e/l", "then"]), "f");
+    stage.done(&["restore", "q/g", "--at", "then"]);
+    stage.done(&["restore", "q/e/l", "--at", "then"]);
+    stage.done(&["restore", "q/e/s", "--at", "then"]);
+    stage.done(&["restore", "q/e", "--at", "then"]);
+    assert_eq!([read("q/g"), read("q/e/f"), read("x/r/e/f")], ["2\n", "1\n", "later\n"]);
+    assert_eq!(fs::read_link(Path::new(MOUNT).join("q/e/l")).unwrap(), Path::new("f"));
+    // Another directory has the name now, which is not the one that had it.
+    stage.shell("mkdir -p y/q/e; echo other >y/q/e/f; echo other >y/q/g; rm -r q; mv y/q q");
+    stage.done(&["restore", "q/g", "--at", "then"]);
+    assert_eq!([read("q/g"), read("q/e/f")], ["2\n", "other\n"]);
+    assert_eq!(stage.status(&["diff", "q/e/f", "then"]).text().lines().count(), 5);
+}
+
+/// A name that is a directory now, with something in it, goes if that is wanted.
+#[test]
+fn a_directory_makes_room_for_a_file() {
+    let stage = Stage::new();
+    stage.shell("mkdir d; echo 1 >d/f; ln -s f d/l");
+    stage.tag("then");
+    stage.shell("rm d/f d/l; mkdir d/f d/l; echo 2 >d/f/x; echo 2 >d/l/x");
+    let refused = stage.status(&["restore", "d", "--at", "then"]);
+    assert!(refused.code == 5 && refused.err.contains("not empty"), "{}", refused.err);
+    assert_eq!(read("d/f/x"), "2\n");
+    let dry = stage.done(&["restore", "-n", "d", "--at", "then", "--delete"]);
+    assert!(dry.contains("d/f/x: would remove") && dry.contains("d/f: would restore"), "{dry}");
+    stage.done(&["restore", "d/l", "--at", "then", "--delete"]);
+    stage.done(&["restore", "d", "--at", "then", "--delete"]);
+    assert_eq!([read("d/f"), read("d/l")], ["1\n", "1\n"]);
+}
+
+/// The root of a mount has no directory above it in the mount.
+#[test]
+fn the_root_is_restored_to_a_tag() {
+    let stage = Stage::new();
+    stage.shell("echo 1 >f");
+    stage.tag("then");
+    stage.shell("echo 2 >f");
+    stage.done(&["restore", ".", "--at", "then", "--to", "copy"]);
+    assert_eq!([read("f"), read("copy/f")], ["2\n", "1\n"]);
+    stage.done(&["restore", MOUNT, "--at", "then"]);
+    assert_eq!(read("f"), "1\n");
+}
+
+/// Symbolic links and FIFOs have owners and times, too. Their names are not older than they are.
+#[test]
+fn links_and_fifos_are_as_they_were() {
+    let stage = Stage::new();
+    stage.shell("ln -s t l; mkfifo -m 604 p; chown -h 1000:1001 l p; touch -hd @5 l p");
+    stage.tag("then");
+    let facts = |name: &str| {
+        let found = fs::symlink_metadata(Path::new(MOUNT).join(name)).unwrap();
+        (found.mode(), found.uid(), found.gid(), found.mtime())
+    };
+    let before = ["l", "p"].map(facts);
+    stage.shell("rm l p");
+    stage.done(&["restore", "l", "p"]);
+    assert_eq!(["l", "p"].map(facts), before);
+    stage.shell("rm l p; mknod l c 1 3; ln -s x p");
+    stage.done(&["restore", "--all", "--at", "then"]);
+    assert_eq!(["l", "p"].map(facts), before);
+    // A name of a link that has been there for longer.
+    stage.shell("ln l second; ln p third");
+    let absent = stage.status(&["restore", "second", "--at", "then"]);
+    assert!(absent.code == 1 && absent.err.contains("did not exist"), "{}", absent.err);
+    stage.done(&["restore", "--all", "--at", "then", "--delete"]);
+    assert_eq!(["second", "third"].map(|name| Path::new(MOUNT).join(name).symlink_metadata().is_ok()), [false; 2]);
+    // Where a symbolic link was, a file with several names is now.
+    stage.shell("rm l; echo 1 >f; ln f l");
+    stage.done(&["restore", "l", "--at", "then"]);
+    assert_eq!((facts("l"), read("f")), (before[0], "1\n".into()));
 }
 
 /// A directory that was removed and restored is a new one: its history is that of the old one.
