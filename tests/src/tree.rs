@@ -1,6 +1,7 @@
 //! Snapshots of a directory tree as a program sees it, and their comparison.
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -50,50 +51,69 @@ pub type Tree = BTreeMap<Vec<u8>, Node>;
 /// Reads the tree at `root`. Panics if readdir and stat disagree about an entry.
 #[must_use]
 pub fn read(root: &Path) -> Tree {
+    try_read(root).unwrap_or_else(|problem| panic!("{}: {problem}", root.display()))
+}
+
+/// Reads the tree at `root`.
+///
+/// # Errors
+/// Names the path from the root and what is wrong: an object that can't be read, or one about which
+/// readdir and stat disagree.
+pub fn try_read(root: &Path) -> Result<Tree, String> {
     let mut tree = Tree::new();
-    tree.insert(Vec::new(), node(root));
+    tree.insert(Vec::new(), examine(root).map_err(|problem| format!(".: {problem}"))?);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(root, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {}: {e}", root.display()));
-    walk(&root, b"", &mut tree);
-    tree
+    let root = rustix::fs::open(root, flags, Mode::empty()).map_err(|e| format!(".: open: {e}"))?;
+    walk(&root, b"", &mut tree)?;
+    Ok(tree)
 }
 
 /// Reads a directory and everything below it; `prefix` is its path from the root. Walks by
 /// descriptors, because the tree may be deeper than `PATH_MAX`.
-fn walk(dir: &OwnedFd, prefix: &[u8], tree: &mut Tree) {
+fn walk(dir: &OwnedFd, prefix: &[u8], tree: &mut Tree) -> Result<(), String> {
     let base = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let entries = rustix::fs::Dir::read_from(dir).expect("a directory stream");
-    for entry in entries {
-        let entry = entry.unwrap_or_else(|e| panic!("readdir {}: {e}", prefix.escape_ascii()));
+    let listing = |e: Errno| format!("{}: readdir: {e}", prefix.escape_ascii());
+    for entry in rustix::fs::Dir::read_from(dir).map_err(listing)? {
+        let entry = entry.map_err(listing)?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
             continue;
         }
         let key = if prefix.is_empty() { name.to_vec() } else { [prefix, b"/", name].concat() };
-        let shown = key.escape_ascii();
-        let node = node(&base.join(OsStr::from_bytes(name)));
+        let of = |problem: String| format!("{}: {problem}", key.escape_ascii());
+        let node = examine(&base.join(OsStr::from_bytes(name))).map_err(of)?;
         let kind = rustix::fs::FileType::from_raw_mode(node.mode);
-        assert_eq!(entry.ino(), node.ino, "d_ino and st_ino of {shown}");
-        assert_eq!(entry.file_type(), kind, "d_type and st_mode of {shown}");
+        if entry.ino() != node.ino {
+            return Err(of(format!("d_ino is {:#x}, st_ino {:#x}", entry.ino(), node.ino)));
+        }
+        if entry.file_type() != kind {
+            return Err(of(format!("d_type is {:?}, st_mode says {kind:?}", entry.file_type())));
+        }
         if kind.is_dir() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let sub =
-                rustix::fs::openat(dir, name, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {shown}: {e}"));
-            walk(&sub, &key, tree);
+            let sub = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|e| of(format!("open: {e}")))?;
+            walk(&sub, &key, tree)?;
         }
-        assert!(tree.insert(key.clone(), node).is_none(), "{} is listed twice", key.escape_ascii());
+        if tree.insert(key.clone(), node).is_some() {
+            return Err(of("listed twice".to_owned()));
+        }
     }
+    Ok(())
 }
 
-/// Reads one object.
+/// Reads one object. Panics if it can't be read.
 #[must_use]
 pub fn node(path: &Path) -> Node {
+    examine(path).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()))
+}
+
+fn examine(path: &Path) -> Result<Node, String> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let st = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
-        .unwrap_or_else(|e| panic!("stat {}: {e}", path.display()));
+        .map_err(|e| format!("stat: {e}"))?;
     let kind = rustix::fs::FileType::from_raw_mode(u32::from(st.stx_mode));
     let time = |t: rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
-    Node {
+    Ok(Node {
         mode: u32::from(st.stx_mode),
         owner: (st.stx_uid, st.stx_gid),
         rdev: (st.stx_rdev_major, st.stx_rdev_minor),
@@ -104,42 +124,41 @@ pub fn node(path: &Path) -> Node {
         atime: time(st.stx_atime),
         btime: time(st.stx_btime),
         dev: (st.stx_dev_major, st.stx_dev_minor),
-        xattrs: xattrs(path),
-        content: if kind.is_file() { content(path) } else { 0 },
-        target: if kind.is_symlink() { target(path) } else { Vec::new() },
-    }
+        xattrs: xattrs(path)?,
+        content: if kind.is_file() { content(path)? } else { 0 },
+        target: if kind.is_symlink() { target(path)? } else { Vec::new() },
+    })
 }
 
-fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let mut names = vec![0_u8; 65536];
     let len = match rustix::fs::llistxattr(path, &mut names) {
         Ok(len) => len,
-        Err(rustix::io::Errno::OPNOTSUPP) => 0,
-        Err(e) => panic!("listxattr {}: {e}", path.display()),
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(e) => return Err(format!("listxattr: {e}")),
     };
     let mut out = BTreeMap::new();
     for name in names[..len].split(|b| *b == 0).filter(|n| !n.is_empty()) {
         let mut value = vec![0_u8; 65536];
         let len = rustix::fs::lgetxattr(path, name, &mut value)
-            .unwrap_or_else(|e| panic!("getxattr {} {}: {e}", path.display(), name.escape_ascii()));
+            .map_err(|e| format!("getxattr {}: {e}", name.escape_ascii()))?;
         value.truncate(len);
         out.insert(name.to_vec(), value);
     }
-    out
+    Ok(out)
 }
 
 /// Files larger than this are hashed by data extents only.
 const LARGE: u64 = 2 << 30;
 
-fn content(path: &Path) -> u64 {
+fn content(path: &Path) -> Result<u64, String> {
     let flags = OFlags::RDONLY | OFlags::NOATIME | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).unwrap_or_else(|e| panic!("open {}: {e}", path.display()));
-    let file = File::from(fd);
-    let size = file.metadata().unwrap_or_else(|e| panic!("fstat {}: {e}", path.display())).len();
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| format!("open: {e}"))?);
+    let size = file.metadata().map_err(|e| format!("fstat: {e}"))?.len();
     let read = |from: u64, to: u64| {
         let mut bytes = vec![0; usize::try_from(to - from).expect("a size")];
-        file.read_exact_at(&mut bytes, from).unwrap_or_else(|e| panic!("read {}: {e}", path.display()));
-        hash(&bytes)
+        file.read_exact_at(&mut bytes, from).map_err(|e| format!("read at {from}: {e}"))?;
+        Ok::<_, String>(hash(&bytes))
     };
     if size < LARGE {
         return read(0, size);
@@ -148,9 +167,9 @@ fn content(path: &Path) -> u64 {
     let mut at = 0;
     while let Ok(start) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
         at = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(start)).expect("the end of an extent");
-        all = all.rotate_left(7) ^ start ^ read(start, at);
+        all = all.rotate_left(7) ^ start ^ read(start, at)?;
     }
-    all
+    Ok(all)
 }
 
 /// Returns a hash that is the same in every run, and fast in debug builds.
@@ -169,9 +188,9 @@ pub fn hash(bytes: &[u8]) -> u64 {
     hash
 }
 
-fn target(path: &Path) -> Vec<u8> {
-    let target = rustix::fs::readlink(path, Vec::new()).unwrap_or_else(|e| panic!("readlink {}: {e}", path.display()));
-    target.into_bytes()
+fn target(path: &Path) -> Result<Vec<u8>, String> {
+    let target = rustix::fs::readlink(path, Vec::new()).map_err(|e| format!("readlink: {e}"))?;
+    Ok(target.into_bytes())
 }
 
 /// Comparison of timestamps.
