@@ -342,7 +342,7 @@ impl VersionFile {
         }
         let is_alone = session.opens == 1 && self.core.options.copy_on == CopyOn::Change;
         if is_alone && self.versions(cx, &attr)? && self.head().may_delay(cx, &attr)? {
-            self.inode.delay(0, self.core.now());
+            self.inode.delay(self.core.now(), self.core.callers.who(cx));
             session.delayed_by = Some(Arc::clone(&self.made));
             return Ok(());
         }
@@ -448,7 +448,7 @@ impl VersionFile {
         let Some(size) = self.inode.delayed() else { return Ok(false) };
         let attr = self.vnode.getattr(&self.core.server(cx))?;
         if offset <= size && self.is_unchanged(cx, data, offset, attr.size)? {
-            self.inode.delay(size.max(offset + data.len() as u64), self.core.now());
+            self.inode.delay_on(size.max(offset + data.len() as u64), self.core.now());
             return Ok(true);
         }
         self.head().end_delay(cx, session, &*self.lower)?;
@@ -462,7 +462,7 @@ impl VersionFile {
         cx.require_blocking()?;
         let same = self.same_bytes(cx, offset, len, Some(source))?;
         if let Some(same) = same {
-            self.inode.delay(size.max(offset + same), self.core.now());
+            self.inode.delay_on(size.max(offset + same), self.core.now());
         }
         drop(session);
         Ok(same)

@@ -265,6 +265,11 @@ impl Head<'_> {
         self.core.set_of_link(&link_stem(&**self.lower))
     }
 
+    /// Returns who changes the object.
+    pub(crate) fn who(&self, cx: &Cx<'_>) -> Who {
+        self.inode.delayed_by().unwrap_or_else(|| self.core.callers.who(cx))
+    }
+
     /// Describes the version that ends now.
     fn describe(&self, cx: &Cx<'_>, index: &Index, attr: &Attr, cause: Cause, letter: Letter) -> Version {
         let (born, died) = interval(index, attr, self.core.now());
@@ -280,7 +285,7 @@ impl Head<'_> {
             born,
             died,
             cause,
-            who: self.core.callers.who(cx),
+            who: self.who(cx),
             flags: Flags::default(),
         }
     }

@@ -5,6 +5,7 @@ use crate::set::Made;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
+use versionset::Who;
 use vnode::{Cx, MAY_BLOCK, Name, NumberMap, Result, SHARDS, Time, Vnode, shard_of};
 
 /// A name in a lower directory.
@@ -54,8 +55,8 @@ pub(crate) struct Inode {
     burial: Mutex<Option<Made>>,
     /// The size to which a truncation that is delayed has shortened the file; `u64::MAX`: none is.
     delayed: AtomicU64,
-    /// The modification time that users see meanwhile.
-    delayed_time: Mutex<Time>,
+    /// The modification time that users see meanwhile, and who truncated the file.
+    delay: Mutex<(Time, Who)>,
     /// Open files of which the kernel does the I/O, readers included. A new mapping uses the host
     /// file, too. Not in the session: the server counts one while it has a lock that it needs for
     /// [`vnode::Upcalls::stop_passthrough`], which is called with the session locked.
@@ -93,7 +94,7 @@ impl Inode {
             store: AtomicU8::new(0),
             burial: Mutex::default(),
             delayed: AtomicU64::new(u64::MAX),
-            delayed_time: Mutex::new(Time::default()),
+            delay: Mutex::default(),
             bound: AtomicU32::new(0),
             may_be_mapped: AtomicBool::new(false),
             session: Mutex::new(Session::default()),
@@ -161,13 +162,24 @@ impl Inode {
 
     /// Returns the modification time that users see while a truncation is delayed.
     pub(crate) fn delayed_time(&self) -> Time {
-        *self.delayed_time.lock()
+        self.delay.lock().0
     }
 
-    /// Delays a truncation: users see this size and modification time, while the lower file is as
-    /// before.
-    pub(crate) fn delay(&self, size: u64, time: Time) {
-        *self.delayed_time.lock() = time;
+    /// Returns who truncated the file while that is delayed: its end, at the last close, has no
+    /// caller.
+    pub(crate) fn delayed_by(&self) -> Option<Who> {
+        self.delayed().map(|_| self.delay.lock().1.clone())
+    }
+
+    /// Delays a truncation by `who`: users see an empty file, while the lower file is as before.
+    pub(crate) fn delay(&self, time: Time, who: Who) {
+        *self.delay.lock() = (time, who);
+        self.delayed.store(0, Ordering::Release);
+    }
+
+    /// Goes on with the delay: users see this size and modification time.
+    pub(crate) fn delay_on(&self, size: u64, time: Time) {
+        self.delay.lock().0 = time;
         self.delayed.store(size, Ordering::Release);
     }
 

@@ -394,7 +394,7 @@ impl Head<'_> {
     pub(crate) fn policy(&self, cx: &Cx<'_>, attr: &Attr) -> Result<Option<Effective>> {
         let server = self.core.server(cx);
         let Some(place) = self.place(&server)? else { return Ok(None) };
-        let who = || Some(self.core.callers.who(cx));
+        let who = || Some(self.who(cx));
         let facts = (attr.size, attr.uid, attr.gid);
         Ok(Some(self.core.policy_of(&server, (&place.dir, &place.name), facts, &who, self.core.now())))
     }

@@ -480,6 +480,22 @@ fn what_a_program_did_is_undone() {
     assert_eq!(log.as_array().unwrap().len(), 4, "{log}");
 }
 
+/// A file that is emptied is truncated at the last close, which the kernel reports for nobody.
+#[test]
+fn what_a_program_emptied_is_undone() {
+    let stage = Stage::new();
+    stage.shell("echo 1 >f; echo 1 >g");
+    let mut child = Command::new("sh").args(["-ec", ": >f; echo 2 >>g; : >g"]).current_dir(MOUNT).spawn().unwrap();
+    let pid = child.id();
+    assert!(child.wait().unwrap().success());
+    let newest = || stage.json(&["log", "--json", "g"])["versions"][0]["change"] == "truncate";
+    testkit::until("the last close", newest);
+    let by = stage.json(&["log", "--json", "f"])["versions"][0]["by"]["pid"].as_u64();
+    assert_eq!(by, Some(pid.into()));
+    stage.done(&["restore", "--pid", &pid.to_string(), "."]);
+    assert_eq!([read("f"), read("g")], ["1\n", "1\n"]);
+}
+
 #[test]
 fn names_may_be_hostile() {
     let stage = Stage::new();

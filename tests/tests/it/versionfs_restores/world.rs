@@ -3,7 +3,7 @@
 use super::changes::{Draw, LONG, entries, is_below, remove_tree};
 use super::compare::{Difference, Scope, compare, part};
 use super::journal::{Journal, Pairs, objects_at};
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -139,7 +139,8 @@ impl World {
             33..35 => self.remove_tree_and_restore(),
             35 => self.restore_elsewhere(),
             36 => self.check_some(),
-            37..39 if self.settings.is_small => self.fill(),
+            37 => self.undo(),
+            38..40 if self.settings.is_small => self.fill(),
             _ => self.change(),
         }
     }
@@ -168,9 +169,7 @@ impl World {
         })
     }
 
-    /// Reads the present tree. A truncation may be delayed until the kernel has reported the close.
     fn live(&self) -> Tree {
-        tick();
         self.read(&self.root(), "", "the present tree")
     }
 
@@ -206,12 +205,25 @@ impl World {
                 self.fail(&paths[0], &format!("{kind}: {error}"));
             }
         }
-        if ["rewrite", "rewrite same", "empty"].contains(&kind) {
-            // Until the kernel has reported the close, the truncation may be delayed. It would keep
-            // the time that it learned before.
-            tick();
+        if ["rewrite", "rewrite same", "empty"].contains(&kind) && !is_killed() {
+            self.settle(&paths, &is_killed);
         }
         self.journal.count(&root, kind, &before, &paths);
+    }
+
+    /// Waits until the kernel has reported the last close of files that were truncated by opening
+    /// them: until then, the lower file can be as before.
+    fn settle(&self, paths: &[String], is_killed: &dyn Fn() -> bool) {
+        for path in paths {
+            let (lower, shown) = (self.lower().join(path), self.root().join(path));
+            let facts = |path: &Path| {
+                // The kernel does not know of a time that is set after the close.
+                let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+                let found = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
+                Some((found.stx_size, found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec))
+            };
+            testkit::until("the truncated file is closed", || is_killed() || facts(&lower) == facts(&shown));
+        }
     }
 
     /// Keeps a file open for reading.
@@ -225,6 +237,7 @@ impl World {
 
     /// Records the present tree.
     fn record(&mut self) {
+        tick();
         let tree = self.live();
         let time = since_1970();
         self.keep(time, tree);
@@ -297,8 +310,6 @@ impl World {
         }
         self.note("kill", &[], "");
         self.readers.clear();
-        // The kernel reports closes later. Until then, a truncation may be delayed.
-        tick();
         if self.rng.one_in(2) {
             let killed = self.mounted.kill_after(Duration::from_micros(self.rng.below(20_000)));
             while !killed.load(Ordering::SeqCst) {
@@ -347,9 +358,13 @@ impl World {
     // Restores.
 
     fn versionctl(&self, words: &[&str], paths: &[&Path]) -> Output {
+        try_run(self.versions_command(words).args(paths))
+    }
+
+    fn versions_command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(Mounted::program().expect("the program"));
-        command.arg("versions").args(words).args(paths).current_dir(self.root()).env("TZ", "UTC");
-        try_run(&mut command)
+        command.arg("versions").args(words).current_dir(self.root()).env("TZ", "UTC");
+        command
     }
 
     /// Restores, and returns whether that succeeded. It must, except on a full disk.
@@ -373,6 +388,45 @@ impl World {
         output.status.success()
     }
 
+    /// Begins to restore, and is killed.
+    fn interrupt(&mut self, words: &[&str]) {
+        self.note("interrupted restore", &[], &words.join(" "));
+        let mut child = self.versions_command(&[&["restore"], words].concat()).stdout(Stdio::null()).spawn().unwrap();
+        // The kill comes at any moment.
+        std::thread::sleep(Duration::from_micros(self.rng.below(60_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Has a program change files, and undoes what it did.
+    fn undo(&mut self) {
+        let root = self.root();
+        let all = entries(&root).unwrap();
+        let mut draw = Draw { rng: &mut self.rng, all: &all, step: 0, is_safe: false };
+        let paths: Vec<_> = (0..3).filter_map(|_| draw.file()).collect();
+        if paths.len() < 3 || self.ballast.is_some() {
+            return;
+        }
+        let before = self.live();
+        self.note("undone program", &paths, "");
+        let script = "echo more >>\"$1\"; echo new >\"$2\"; : >\"$3\"";
+        let mut child = Command::new("bash");
+        let child = child.args(["-ec", script, "bash"]).args(paths.iter().map(|path| root.join(path))).spawn();
+        let mut child = child.unwrap();
+        let pid = child.id().to_string();
+        assert!(child.wait().unwrap().success());
+        self.settle(&paths, &|| false);
+        if self.rng.one_in(2) {
+            self.record();
+        }
+        if self.restore(&["--pid", &pid], "") {
+            // Emptying an empty file is no change, but sets the time.
+            let scope = Scope { times: false, others: true };
+            self.must_equal(&before, &self.live(), scope, &format!("what process {pid} did was undone"));
+        }
+        self.record();
+    }
+
     /// Returns a moment, mostly a late one.
     fn moment(&mut self) -> usize {
         let count = self.moments.len();
@@ -383,7 +437,11 @@ impl World {
         let moment = self.moment();
         let shown = self.check_view(moment);
         let chosen = self.moments[moment].chosen();
-        if self.restore(&["--all", "--at", &chosen, "--delete"], "") {
+        let words = ["--all", "--at", &chosen, "--delete"];
+        if self.rng.one_in(4) {
+            self.interrupt(&words);
+        }
+        if self.restore(&words, "") {
             let what = format!("restored to {}, recorded in step {}", chosen, self.moments[moment].step);
             let scope = Scope { times: true, others: false };
             self.must_equal(&self.with_times(moment, &shown), &self.live(), scope, &what);
@@ -628,9 +686,8 @@ impl World {
 
     /// Returns the output of `versionctl cat`.
     fn printed(&self, path: &str, which: &str) -> Vec<u8> {
-        let mut command = Command::new(Mounted::program().expect("the program"));
-        command.args(["versions", "cat", "--"]).arg(self.root().join(path)).arg(which).env("TZ", "UTC");
-        let output = command.stdin(Stdio::null()).output().unwrap();
+        let mut command = self.versions_command(&["cat", "--"]);
+        let output = command.arg(self.root().join(path)).arg(which).stdin(Stdio::null()).output().unwrap();
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             self.fail(path, &format!("versionctl cat {path} {which}: {text}"));

@@ -48,6 +48,8 @@ pub struct Node {
     pub data: Vec<u8>,
     /// The content before a delayed truncation, which is still in the lower file.
     pub old: Option<Vec<u8>>,
+    /// The user who wanted that truncation.
+    pub truncated_by: u32,
     pub nlink: u32,
     /// Whether it has or had several names.
     pub is_linked: bool,
@@ -181,7 +183,10 @@ impl Model {
         let Some(old) = self.node_mut(ino).old.take() else { return };
         let is_shorter = self.node(ino).data.len() < old.len();
         if is_shorter {
+            let by = self.node(ino).truncated_by;
+            let user = core::mem::replace(&mut self.user, by);
             self.push(ino, Cause::Truncate, old, false);
+            self.user = user;
         }
         for open in self.opens.values_mut().filter(|open| open.ino == ino && open.delays) {
             open.delays = false;
@@ -205,7 +210,9 @@ impl Model {
         let is_alone = self.opens.values().filter(|open| open.ino == ino).count() == 1;
         if is_alone && self.options.copy_on == CopyOn::Change && self.key(ino).is_some() {
             let data = core::mem::take(&mut self.node_mut(ino).data);
-            self.node_mut(ino).old = Some(data);
+            let user = self.user;
+            let node = self.node_mut(ino);
+            (node.old, node.truncated_by) = (Some(data), user);
             self.opens.get_mut(&slot).unwrap().delays = true;
             return;
         }
@@ -268,9 +275,7 @@ impl Model {
     pub fn closed(&mut self, slot: usize) {
         let open = self.opens[&slot].clone();
         if open.mode == Mode::Writes && self.count(open.ino, Mode::Writes) == 1 {
-            let user = core::mem::replace(&mut self.user, u32::MAX);
             self.end_delay(open.ino);
-            self.user = user;
         }
         self.opens.remove(&slot);
     }
@@ -417,7 +422,7 @@ impl Model {
 }
 
 fn node(kind: Kind, data: Vec<u8>) -> Node {
-    Node { kind, data, old: None, nlink: 1, is_linked: false, entries: BTreeMap::new(), buried: false }
+    Node { kind, data, old: None, truncated_by: 0, nlink: 1, is_linked: false, entries: BTreeMap::new(), buried: false }
 }
 
 fn put(data: &mut Vec<u8>, new: &[u8], at: usize) {

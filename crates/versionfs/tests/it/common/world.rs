@@ -609,7 +609,7 @@ fn matches(found: &Found, expected: &Ver) -> bool {
     let (theirs, ours) = (&found.attrs, &expected.attrs);
     version.kind == expected.kind
         && version.cause == expected.cause
-        && (version.who.uid == expected.uid || expected.uid == u32::MAX)
+        && version.who.uid == expected.uid
         && same_data
         && (!in_file || theirs.xattrs == ours.xattrs)
         && (!in_file || version.size == expected.data.len() as u64)
