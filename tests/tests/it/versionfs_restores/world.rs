@@ -443,7 +443,7 @@ impl World {
         }
         if self.restore(&words, "") {
             let what = format!("restored to {}, recorded in step {}", chosen, self.moments[moment].step);
-            let scope = Scope { times: true, others: false };
+            let scope = self.past_scope();
             self.must_equal(&self.with_times(moment, &shown), &self.live(), scope, &what);
         }
         self.record();
@@ -503,7 +503,7 @@ impl World {
     }
 
     fn must_equal_below(&self, path: &str, want: &Tree, got: &Tree, what: &str) {
-        let scope = Scope { times: true, others: false };
+        let scope = self.past_scope();
         if let Some(difference) = compare(want, got, scope) {
             let at = if difference.path.is_empty() { path.to_owned() } else { format!("{path}/{}", difference.path) };
             self.fail(at.trim_start_matches('/'), &format!("{what}:\n{}", difference.text));
@@ -618,6 +618,8 @@ impl World {
         got
     }
 
+    /// Not times: a restore that sets that of a file shows it in the past of the same file, too,
+    /// from which it restores another name.
     fn past_scope(&self) -> Scope {
         Scope { times: false, others: false }
     }
