@@ -308,7 +308,8 @@ impl TemplateVnode {
                 if flags.truncates() {
                     container.truncate(cx, 0)?;
                     let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
-                    self.lower.setattr(cx, &now, None)?;
+                    // It is too late to fail.
+                    let _best_effort = self.lower.setattr(cx, &now, None);
                 }
                 (Arc::clone(file), Some(Arc::clone(container)))
             }
@@ -342,9 +343,14 @@ impl TemplateVnode {
     ) -> Result<Attr> {
         let file = self.open_resized((cx, &self.core.server(cx)), resizing, OpenFlags::WRONLY, None)?;
         let Some(resized) = file.resized() else { return self.lower.setattr(cx, set, Some(&*file.lower)) };
+        // First what leaves the data alone if it fails: what is cut off can't be brought back.
+        let rest = SetAttr { size: None, atime: None, mtime: None, ..*set };
+        if !rest.is_empty() {
+            self.lower.setattr(cx, &rest, None)?;
+        }
         resized.truncate(cx, new_size)?;
-        let rest = SetAttr { size: None, mtime: set.mtime.or(Some(SetTime::Now)), ..*set };
-        self.lower.setattr(cx, &rest, None)
+        let times = SetAttr { atime: set.atime, mtime: set.mtime.or(Some(SetTime::Now)), ..SetAttr::default() };
+        self.lower.setattr(cx, &times, None).or_else(|_| self.lower.getattr(cx))
     }
 }
 

@@ -4,7 +4,8 @@
 
 use crate::common;
 use crate::common::crash::{
-    check, crash_everywhere, fail_and_crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere,
+    check, crash_everywhere, fail_and_crash_everywhere, fail_everywhere, fail_to_sync_everywhere, fill_the_disk,
+    lose_power_everywhere,
 };
 use crate::common::format::{Change, Summed, changes, layer, layout, open, prepared, read_all};
 use crate::common::untrusted;
@@ -251,6 +252,14 @@ fn a_failure_at_any_step_changes_all_or_nothing() {
     }
 }
 
+/// If a change can't be made durable, it fails, and the file is as before or as after it.
+#[test]
+fn a_failure_to_sync_breaks_no_block() {
+    let durable = |below| kept(below, 100, Journal::new(JOURNAL.as_bytes()).durable()).unwrap();
+    let (start, old) = prepared(100);
+    fail_to_sync_everywhere(&|below| durable(below), 100, (&start, &old));
+}
+
 #[test]
 fn a_full_disk_fails_writes_cleanly() {
     fill_the_disk(&|below| journaled(below, 4096));
@@ -286,6 +295,36 @@ fn a_record_that_cannot_be_cleared_protects_its_file() {
     assert_eq!(read_all(&*open(&again).0, &*open(&again).1), Ok(vec![3; 100]));
     drop((mounted, vnode, file, other));
     assert!(!has_journal(&below));
+}
+
+/// Recovery takes back blocks that a write was adding. If their record can't be cleared, the write
+/// fails, so that nobody believes that they are stored.
+#[test]
+fn a_write_whose_record_can_take_it_back_fails() {
+    for (plain, offset) in [(100, 500), (100, 450), (5000, 500), (100, 900)] {
+        for at in 1.. {
+            let faults = Faults::new();
+            let below = common::memory(&faults);
+            let mounted = journaled(below.clone(), plain);
+            let (vnode, file) = open(&mounted);
+            file.write(&ROOT, &[1; 500], 0).unwrap();
+            // From some write on, all writes fail: also both attempts to clear a record.
+            faults.arm(Plan { count: Count::Only(Operation::Write), at, fault: Fault::Errors(Errno::IO) });
+            let written = file.write(&ROOT, &[2; 500], offset);
+            let fired = faults.fired();
+            let again = journaled(below.recover(&Faults::new()), plain);
+            let (found, reader) = open(&again);
+            let seen = read_all(&*found, &*reader).unwrap();
+            if written == Ok(500) {
+                assert!(seen.ends_with(&[2; 500]), "{plain}, {offset}, write {at}: {} bytes", seen.len());
+            }
+            assert!(seen.starts_with(&[1; 450]), "{plain}, {offset}, write {at}");
+            drop((vnode, file));
+            if !fired {
+                break;
+            }
+        }
+    }
 }
 
 /// Returns a tree whose server was killed in the middle of overwriting `f`, and its contents.

@@ -3,7 +3,7 @@
 
 use crate::common::{Runs, memory};
 use conformance::fixture::{ROOT, name};
-use memfs::{Count, Fault, Faults, MemFs, Plan};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
 use vnode::{Errno, Layer, OpenFile, OpenFlags, Result, SetAttr, SetTime, Time, Vnode, Whence};
 use wrapfs::container::{BlockAt, BlockCodec};
@@ -364,4 +364,33 @@ fn files_are_opened_during_reclamation() {
     drop(copy);
     let fresh = below.root().lookup(&ROOT, name("copy")).unwrap().unwrap().attr.blocks;
     assert!(blocks(&below) <= fresh * 5 / 4 + 256, "{} and {fresh}", blocks(&below));
+}
+
+/// What was cut off can't be brought back, so the change of times must not fail it.
+#[test]
+fn a_failed_truncation_keeps_the_file() {
+    for (size, flags) in [(3, None), (70_000, None), (200_000, None), (0, Some(OpenFlags::RDWR.with_trunc()))] {
+        for at in 1.. {
+            let faults = Faults::new();
+            let layer = resized(MemFs::with(MemOptions::default(), &faults), Foreign::Refuse);
+            let (entry, file) = layer.root().create(&ROOT, name("f"), 0o644, OpenFlags::RDWR).unwrap();
+            let mut old: Vec<u8> = (0..100_000_u32).map(|i| (i / 100) as u8).collect();
+            file.write(&ROOT, &old, 0).unwrap();
+            faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::NOSPC) });
+            let cut = SetAttr { size: Some(size), mode: Some(0o600), ..SetAttr::default() };
+            let done = match flags {
+                None => entry.vnode.setattr(&ROOT, &cut, None).map(|_| ()),
+                Some(flags) => entry.vnode.open(&ROOT, flags).map(|_| ()),
+            };
+            let fired = faults.fired();
+            faults.disarm();
+            if done.is_ok() {
+                old.resize(size as usize, 0);
+            }
+            assert!(read_all(&*file) == old, "{size}, {flags:?}, step {at}: {done:?}");
+            if !fired {
+                break;
+            }
+        }
+    }
 }

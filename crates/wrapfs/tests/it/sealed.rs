@@ -2,17 +2,19 @@
 //! nothing that the layer itself does, or is killed while doing, is taken for that.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::crash::{check, crash_everywhere, fail_everywhere, fill_the_disk, lose_power_everywhere};
+use crate::common::crash::{
+    check, crash_everywhere, fail_everywhere, fail_to_sync_everywhere, fill_the_disk, lose_power_everywhere,
+};
 use crate::common::format::{Change, PUNCH, changes, open, prepared_with, read_all};
 use crate::common::sealed::{HEADER, JOURNAL, SealedSums, layout, read_anew, sealed};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, Op, Plan};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use testkit::Rng;
-use vnode::{Errno, Layer, OpenFlags, SetAttr, Whence};
+use vnode::{Attr, Cx, Errno, Layer, OpenFlags, Result, SetAttr, Whence};
 use wrapfs::Template;
-use wrapfs::hooks::Journal;
+use wrapfs::hooks::{Attributes, Journal, Object};
 
 fn prepared(plain: u64) -> (Arc<MemFs>, Vec<u8>) {
     prepared_with(&|below| sealed(below, plain), plain)
@@ -134,31 +136,40 @@ fn a_failure_to_sync_breaks_no_seal() {
         template.journal(Journal::new(JOURNAL).durable()).build().unwrap()
     };
     let (start, old) = prepared(plain);
-    let mut runs = 0;
-    for change in changes(plain) {
-        for at in 1.. {
-            let below = start.fork(&Faults::new());
-            let mounted = mount(below.clone());
-            let (vnode, file) = open(&mounted);
-            below.faults().arm(Plan { count: Count::Only(Op::Fsync), at, fault: Fault::Error(Errno::IO) });
-            let answer = change.apply(&*vnode, &*file);
-            let fired = below.faults().fired();
-            below.faults().disarm();
-            let what = format!("{change:?}, fsync {at}: {answer:?}");
-            let seen = read_all(&*vnode, &*file).unwrap_or_else(|errno| panic!("{what}: {errno}"));
-            let mut new = old.clone();
-            change.apply_to(&mut new, *answer.as_ref().unwrap_or(&None));
-            assert!(seen == new || answer.is_err() && (seen == old || matches!(change, Change::Zero(..))), "{what}");
-            drop((vnode, file, mounted));
-            let again = read_anew(below, plain, 100).unwrap_or_else(|errno| panic!("{what}, mounted again: {errno}"));
-            assert!(again == seen, "{what}");
-            runs += 1;
-            if !fired {
-                break;
-            }
-        }
+    fail_to_sync_everywhere(&|below| mount(below), plain, (&start, &old));
+}
+
+/// Fails to return the attributes of a file that it has just truncated.
+#[derive(Debug, Default)]
+struct FailsLate(AtomicBool);
+
+impl Attributes for FailsLate {
+    fn decode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, _attr: &mut Attr) -> Result<()> {
+        if self.0.swap(false, Ordering::Relaxed) { Err(Errno::IO) } else { Ok(()) }
     }
-    assert!(runs > 50, "{runs}");
+
+    fn encode_attr(&self, _cx: &Cx<'_>, _file: &Object<'_>, set: &mut SetAttr) -> Result<()> {
+        self.0.store(set.size.is_some(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The layer below truncates a file, and fails then.
+#[test]
+fn a_truncation_that_fails_late_is_made() {
+    let plain = 100;
+    let (start, old) = prepared(plain);
+    for size in [0, 1, 150, 300, old.len() as u64 - 1] {
+        let below = start.fork(&Faults::new());
+        let late = Template::over(below.clone()).attributes(FailsLate::default()).build().unwrap();
+        let mounted = sealed(late, plain);
+        let (vnode, file) = open(&mounted);
+        let cut = SetAttr { size: Some(size), ..SetAttr::default() };
+        assert_eq!(vnode.setattr(&ROOT, &cut, Some(&*file)).map(|_| ()), Err(Errno::IO));
+        assert!(read_all(&*vnode, &*file).unwrap() == old[..size as usize], "{size}");
+        drop((vnode, file, mounted));
+        assert!(read_anew(below, plain, 100).unwrap() == old[..size as usize], "{size}, mounted again");
+    }
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl<'f> FormatFile<'f> {
             failed = self.write_below(cx, &header, 0).1.err().or(failed);
             self.put_back_seal(header, seal);
         }
-        recorded.into_iter().for_each(|recorded| failed = self.finish(cx, Some(recorded)).err().or(failed));
+        recorded.into_iter().for_each(|recorded| failed = self.finish(cx, &mut Some(recorded)).err().or(failed));
         if undo.stored <= self.layout().header() {
             self.inode.forget_header();
         }

@@ -141,12 +141,11 @@ impl<'f> FormatFile<'f> {
         journal.record(cx, &record, (&marks, headers.kept.get(..head).ok_or(Errno::IO)?), buffer).map(Some)
     }
 
-    /// Ends a change, whether or not it has succeeded: the file has no torn blocks now.
-    pub(super) fn finish(&self, cx: &Cx<'_>, recorded: Option<Recorded<'f>>) -> Result<()> {
-        let durable = self.make_durable(cx, recorded.as_ref());
-        // This clears the record.
-        drop(recorded);
-        durable
+    /// Ends a change, whether or not it has succeeded: the file has no torn blocks now. After an
+    /// error, the caller takes the change back, before it drops the record if that is still there.
+    pub(super) fn finish(&self, cx: &Cx<'_>, recorded: &mut Option<Recorded<'f>>) -> Result<()> {
+        self.make_durable(cx, recorded.as_ref())?;
+        recorded.take().map_or(Ok(()), |mut recorded| recorded.clear())
     }
 
     /// Makes a recorded change durable, if the journal is.

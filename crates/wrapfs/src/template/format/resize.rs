@@ -32,15 +32,17 @@ impl<'f> FormatFile<'f> {
             }
             self.vnode.setattr(cx, &below, Some(self.file))
         });
-        let Ok(attr) = answer else {
+        // Bytes that were cut off are lost, so there is no way back if another step fails.
+        let is_cut = || new < size && self.stored(cx).is_ok_and(|now| Some(now) == below.size);
+        if answer.is_err() && !is_cut() {
             self.undo(cx, undo);
             return answer;
-        };
+        }
         if new == 0 {
             self.inode.forget_header();
         }
-        // Bytes that were cut off are lost, so there is no way back if this fails.
-        self.finish(cx, undo.recorded.take()).map(|()| attr)
+        let finished = self.finish(cx, &mut undo.recorded);
+        answer.and_then(|attr| finished.map(|()| attr))
     }
 
     /// Shortens the block that will be the last one.

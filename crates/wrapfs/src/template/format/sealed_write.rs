@@ -2,6 +2,7 @@
 
 use super::super::data::Scratch;
 use super::super::guard::guard;
+use super::super::journal::Recorded;
 use super::coding::At;
 use super::file::{FormatFile, Undo};
 use super::protect::{Change, Headers, Stored};
@@ -136,7 +137,7 @@ impl<'f> FormatFile<'f> {
     /// Ends a change of one or no block: writes the header, if it is sealed, and clears the record.
     pub(super) fn complete(&self, cx: &Cx<'_>, undo: &mut Undo<'f>) -> Result<()> {
         self.write_seal(cx, undo)?;
-        self.finish(cx, undo.recorded.take())
+        self.finish(cx, &mut undo.recorded)
     }
 
     /// Records that only the size changes, to `new` plain bytes, unless the change under way ends
@@ -194,21 +195,17 @@ impl<'f> FormatFile<'f> {
         let change = Change::of_blocks(now, start, len, layout.stored());
         let kept = if change.redoes() { &new_header } else { &header };
         let headers = Headers { old: &header, new: &new_header, kept };
-        let recorded = self.record(cx, &headers, &change, (&old, None), stored)?;
+        let mut recorded = self.record(cx, &headers, &change, (&old, None), stored)?;
         let (len, blocks) = self.write_below(cx, stored, start);
         let written = blocks.and_then(|()| self.write_below(cx, &new_header, 0).1);
         // A write that can't be made durable is taken back, too: the caller takes back its size.
-        match written.and_then(|()| self.make_durable(cx, recorded.as_ref())) {
+        match written.and_then(|()| self.finish(cx, &mut recorded)) {
             Ok(()) => {
                 self.keep_seal(new_header, next);
                 Ok(())
             }
             Err(errno) => {
-                let restored = self.restore(cx, (old.get(..len).unwrap_or(&old), start), &header, now);
-                // The record must not be cleared before.
-                if let Err(errno) = restored.and_then(|()| self.make_durable(cx, recorded.as_ref())) {
-                    tracing::error!(%errno, inode = self.vnode.id(), "failed write not undone: the file may fail its check");
-                }
+                self.take_back(cx, (old.get(..len).unwrap_or(&old), start), &header, now, recorded.as_ref());
                 Err(errno)
             }
         }
@@ -234,11 +231,22 @@ impl<'f> FormatFile<'f> {
         Ok(())
     }
 
-    /// Takes back a failed change of blocks.
-    fn restore(&self, cx: &Cx<'_>, (old, start): (&[u8], u64), header: &[u8], size: u64) -> Result<()> {
-        self.write_below(cx, old, start).1?;
-        self.set_size_below(cx, size)?;
-        self.write_below(cx, header, 0).1
+    /// Takes back a failed change of blocks: writes the old ones, sets the size, and writes the old
+    /// header of a sealed file. Failures are logged. The record must not be cleared before.
+    pub(super) fn take_back(
+        &self,
+        cx: &Cx<'_>,
+        (old, start): (&[u8], u64),
+        header: &[u8],
+        size: u64,
+        recorded: Option<&Recorded<'f>>,
+    ) {
+        let restored = self.write_below(cx, old, start).1;
+        let restored = restored.and_then(|()| self.set_size_below(cx, size));
+        let restored = restored.and_then(|()| self.write_below(cx, header, 0).1);
+        if let Err(errno) = restored.and_then(|()| self.make_durable(cx, recorded)) {
+            tracing::error!(%errno, inode = self.vnode.id(), "failed write not undone: blocks can be unreadable");
+        }
     }
 
     /// Returns the first block from `first` on that is not a hole below, or `after`.

@@ -155,14 +155,19 @@ impl<'f> FormatFile<'f> {
                 let start = self.layout().start_of(number);
                 let old = self.overwritten(cx, (start, stored.len()), now)?;
                 let change = Change::of_blocks(now, start, stored.len(), self.layout().stored());
-                let recorded =
+                let mut recorded =
                     self.record(cx, &Headers::unchanged(&plan.header), &change, (&old, None), &mut stored)?;
                 let (len, why) = self.write_below(cx, &stored, start);
                 if why.is_err() {
                     number += self.repair_short_write(cx, (number, len as u64), &old, now);
                 }
+                let ended = self.finish(cx, &mut recorded);
+                if why.is_ok() && ended.is_err() {
+                    // The caller takes back the size, so the blocks must fit it.
+                    self.take_back(cx, (&old, start), &[], now, recorded.as_ref());
+                }
                 now = change.after;
-                why.and(self.finish(cx, recorded))
+                why.and(ended)
             });
             if let Err(errno) = written {
                 let taken = (number * plain).saturating_sub(plan.offset) as usize;

@@ -70,6 +70,10 @@ pub(crate) struct Recorded<'a> {
     file: Arc<dyn OpenFile>,
     slot: u64,
     number: u64,
+    /// Whether recovery makes the whole change. Otherwise it takes back a part, or all.
+    completes: bool,
+    /// Set once it is cleared, or known that it can't be.
+    is_done: bool,
 }
 
 impl Journal {
@@ -149,7 +153,8 @@ impl Journal {
             self.state.lock().free.push(slot);
             return Err(written.err().unwrap_or(Errno::IO));
         }
-        let recorded = Recorded { journal: self, file, slot, number: record.number };
+        let completes = record.size == record.after;
+        let recorded = Recorded { journal: self, file, slot, number: record.number, completes, is_done: false };
         written?;
         if self.is_durable() {
             recorded.file.fsync(&cx, true)?;
@@ -251,8 +256,15 @@ impl Journal {
     }
 }
 
-impl Drop for Recorded<'_> {
-    fn drop(&mut self) {
+impl Recorded<'_> {
+    /// Clears the record. While that fails, the file can't be changed.
+    ///
+    /// # Errors
+    /// After a crash, recovery would take back what was changed.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        if core::mem::replace(&mut self.is_done, true) {
+            return Ok(());
+        }
         let cleared = self.journal.clear(&*self.file, self.slot).and_then(|()| match self.journal.is_durable() {
             // Otherwise a power failure could bring the record back after later changes.
             true => self.file.fsync(&self.journal.own(), true),
@@ -266,6 +278,13 @@ impl Drop for Recorded<'_> {
                 state.stuck.push((self.slot, self.number));
             }
         }
+        if self.completes { Ok(()) } else { cleared }
+    }
+}
+
+impl Drop for Recorded<'_> {
+    fn drop(&mut self) {
+        let _logged = self.clear();
     }
 }
 

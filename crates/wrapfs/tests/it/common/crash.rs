@@ -2,7 +2,7 @@
 
 use super::format::{Change, changes, open, prepared_with, read_all};
 use conformance::fixture::{ROOT, name};
-use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Op, Plan};
 use std::sync::Arc;
 use wrapfs::vnode::{Errno, Layer, MAY_BLOCK};
 
@@ -136,6 +136,39 @@ pub(crate) fn fail_everywhere(mount: Mount<'_>, plain: u64, (start, old): (&Arc<
         }
     }
     assert!(runs > 150, "{runs}");
+}
+
+/// Fails to make a change durable, at each fsync below. The file is then as before the change or as
+/// after it, also when it is mounted again.
+pub(crate) fn fail_to_sync_everywhere(mount: Mount<'_>, plain: u64, (start, old): (&Arc<MemFs>, &[u8])) {
+    let mut runs = 0;
+    for change in changes(plain) {
+        for at in 1.. {
+            let below = start.fork(&Faults::new());
+            let mounted = mount(below.clone());
+            let (vnode, file) = open(&mounted);
+            below.faults().arm(Plan { count: Count::Only(Op::Fsync), at, fault: Fault::Error(Errno::IO) });
+            let answer = change.apply(&*vnode, &*file);
+            let fired = below.faults().fired();
+            below.faults().disarm();
+            let what = format!("{change:?}, fsync {at}: {answer:?}");
+            let seen = read_all(&*vnode, &*file).unwrap_or_else(|errno| panic!("{what}: {errno}"));
+            let mut new = old.to_vec();
+            change.apply_to(&mut new, *answer.as_ref().unwrap_or(&None));
+            let failed = answer.is_err() && (seen == old || matches!(change, Change::Zero(..)));
+            assert!(seen == new || failed, "{what}");
+            drop((vnode, file, mounted));
+            let again = mount(below);
+            let (vnode, file) = open(&again);
+            let again = read_all(&*vnode, &*file).unwrap_or_else(|errno| panic!("{what}, mounted again: {errno}"));
+            assert!(again == seen, "{what}");
+            runs += 1;
+            if !fired {
+                break;
+            }
+        }
+    }
+    assert!(runs > 50, "{runs}");
 }
 
 /// Writes to a full disk: each write fails or is short, and the file has what was written.
