@@ -56,6 +56,11 @@ impl FileFormat for EncryptedBlocks {
         Ok(Some(Arc::new(opened)))
     }
 
+    fn used(&self, _cx: &Cx<'_>, opened: Option<&State>) -> Result<()> {
+        // Holes, and blocks that are cut off, need no key.
+        keys_of(opened)?.check()
+    }
+
     fn new_header(&self, _cx: &Cx<'_>, _file: &Object<'_>, header: &mut [u8]) -> Result<()> {
         // What follows in a sealed header is written with the seal.
         let id = self.new_id().map_err(|_| Errno::IO)?;

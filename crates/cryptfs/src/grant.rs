@@ -187,11 +187,20 @@ impl OpenedWith {
     /// # Errors
     /// `ENOKEY` once the grant has been withdrawn.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&Keys) -> Result<T>) -> Result<T> {
+        self.check()?;
+        self.grant.slot.with(act)
+    }
+
+    /// Uses the open file.
+    ///
+    /// # Errors
+    /// As [`Self::with`].
+    pub(crate) fn check(&self) -> Result<()> {
         if self.grant.phase() == Phase::Ended as u8 {
             return Err(Errno::NOKEY);
         }
         self.grant.touch();
-        self.grant.slot.with(act)
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use strata_tests::Sandbox;
 use testkit::outcome;
-use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
+use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, Vnode, Whence, XattrFlags};
 use wrapfs::{Build, LayerType, Settings};
 
 #[path = "../../../cryptfs/src/test_host.rs"]
@@ -78,6 +78,11 @@ fn check_callers(top: &Arc<dyn Layer>) {
     within(HOLDER, |cx| file.write(cx, b"hello", 0)).unwrap();
     within(HOLDER, |cx| vnode.setxattr(cx, b"user.a", b"value", XattrFlags::default())).unwrap();
     within(HOLDER, |cx| root.lookup(cx, name("secret"))).unwrap();
+    // No block of it has ever been encrypted.
+    let (entry, sparse) = within(HOLDER, |cx| root.create(cx, name("sparse"), 0o666, OpenFlags::RDWR)).unwrap();
+    let hole: Arc<dyn Vnode> = entry.vnode;
+    let long = SetAttr { size: Some(3 << 12), ..SetAttr::default() };
+    within(HOLDER, |cx| hole.setattr(cx, &long, Some(&*sparse))).unwrap();
     let dir = within(HOLDER, |cx| root.mkdir(cx, name("dir"), 0o777)).unwrap().vnode;
     let link = within(HOLDER, |cx| root.symlink(cx, name("link"), b"target")).unwrap().vnode;
     within(STRANGER, |cx| {
@@ -117,6 +122,21 @@ fn check_callers(top: &Arc<dyn Layer>) {
     let other = within(OTHER, |cx| vnode.open(cx, OpenFlags::RDWR)).unwrap();
     assert_eq!(within(HOLDER, |cx| root.control(cx, DELETE.name, b"")).unwrap(), b"1");
     assert_eq!(read(&*file, HOLDER), Err(Errno::NOKEY));
+    within(HOLDER, |cx| {
+        assert_eq!(errno(sparse.read(cx, &mut [0; 16], 0)), Errno::NOKEY);
+        assert_eq!(errno(sparse.write(cx, b"data", 0)), Errno::NOKEY);
+        for mode in [0, 0x10, 3] {
+            assert_eq!(errno(sparse.fallocate(cx, mode, 0, 1 << 12)), Errno::NOKEY, "{mode}");
+        }
+        for whence in [Whence::Data, Whence::Hole] {
+            assert_eq!(errno(sparse.seek(cx, 0, whence)), Errno::NOKEY, "{whence:?}");
+        }
+        for size in [0, 1, 1 << 12, 4 << 12] {
+            let cut = SetAttr { size: Some(size), ..SetAttr::default() };
+            assert_eq!(errno(hole.setattr(cx, &cut, Some(&*sparse))), Errno::NOKEY, "{size}");
+        }
+        assert!(sparse.fsync(cx, false).is_ok() && hole.getattr(cx).is_ok_and(|attr| attr.size == 3 << 12));
+    });
     assert_eq!(read(&*other, OTHER), Ok(b"hello".to_vec()));
     assert_eq!(within(OTHER, |cx| other.write(cx, b"J", 0)), Ok(1));
     assert_eq!(read(&*other, OTHER), Ok(b"Jello".to_vec()));

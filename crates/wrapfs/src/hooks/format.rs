@@ -121,6 +121,17 @@ pub trait FileFormat: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// The data of an open file will be used: read, written, allocated, searched for holes, or
+    /// changed in size. Called also if no block is encoded or decoded then. `opened` is what
+    /// [`Self::opened`] returned.
+    ///
+    /// # Errors
+    /// The operation fails with this errno, and nothing is changed.
+    fn used(&self, cx: &Cx<'_>, opened: Option<&State>) -> Result<()> {
+        let _ = (cx, opened);
+        Ok(())
+    }
+
     /// Returns the hooks that bind the blocks of a file to each other, if the format has them.
     fn sealed(&self) -> Option<&dyn Sealed> {
         None

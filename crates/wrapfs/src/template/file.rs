@@ -64,11 +64,12 @@ impl TemplateFile {
         Some((inode, CodedFile { coding, vnode: &*self.vnode, known: self, file: &*self.lower }))
     }
 
-    /// Returns the file as one stored in a format, if it is one.
-    fn formatted(&self) -> Option<FormatFile<'_>> {
-        let (format, inode) = (self.core.format.as_ref()?, self.format.as_deref()?);
+    /// Returns the file as one stored in a format, if it is one. Its data will be used.
+    fn formatted(&self, cx: &Cx<'_>) -> Result<Option<FormatFile<'_>>> {
+        let Some((format, inode)) = self.core.format.as_ref().zip(self.format.as_deref()) else { return Ok(None) };
         let (object, opened) = (self.object(), self.opened.as_ref());
-        Some(FormatFile { format, inode, object, vnode: &*self.vnode, file: &*self.lower, opened })
+        format.used(cx, opened)?;
+        Ok(Some(FormatFile { format, inode, object, vnode: &*self.vnode, file: &*self.lower, opened }))
     }
 
     /// Whether its data differs from the data below.
@@ -90,7 +91,7 @@ impl TemplateFile {
             require_blocking_for(cx, out.len())?;
             return resized.read(cx, out, offset);
         }
-        if let Some(file) = self.formatted() {
+        if let Some(file) = self.formatted(cx)? {
             self.must_read()?;
             require_blocking_for(cx, out.len().max(file.format.layout.plain() as usize))?;
             let _shared = file.inode.share(cx)?;
@@ -108,7 +109,7 @@ impl TemplateFile {
             self.must_write()?;
             return resized.write(cx, data, (!self.flags.appends()).then_some(offset));
         }
-        if let Some(file) = self.formatted() {
+        if let Some(file) = self.formatted(cx)? {
             self.must_write()?;
             require_blocking_for(cx, data.len().max(file.format.layout.plain() as usize))?;
             let _own = file.inode.own(cx)?;
@@ -128,7 +129,7 @@ impl TemplateFile {
             self.must_write()?;
             return resized.fallocate(cx, mode, offset, len);
         }
-        if let Some(file) = self.formatted() {
+        if let Some(file) = self.formatted(cx)? {
             self.must_write()?;
             cx.require_blocking()?;
             let _own = file.inode.own(cx)?;
@@ -145,7 +146,7 @@ impl TemplateFile {
         if let Some(resized) = self.resized() {
             return resized.seek(cx, offset, whence);
         }
-        if let Some(file) = self.formatted() {
+        if let Some(file) = self.formatted(cx)? {
             cx.require_blocking()?;
             let _shared = file.inode.share(cx)?;
             return file.seek(cx, offset, whence);
@@ -186,7 +187,7 @@ impl TemplateFile {
     }
 
     fn size(&self, cx: &Cx<'_>) -> Result<u64> {
-        match (self.resized(), self.formatted()) {
+        match (self.resized(), self.formatted(cx)?) {
             (Some(resized), _) => Ok(resized.size()),
             (None, Some(file)) => file.size(cx),
             (None, None) => Ok(self.vnode.getattr(cx)?.size),

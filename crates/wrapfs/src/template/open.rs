@@ -88,6 +88,7 @@ impl TemplateVnode {
         let known = file.filter(|file| writable_lower_of(*file).is_some()).map(|file| opened_of(file).cloned());
         let opened = known.map_or_else(|| self.opened(cx, OpenFlags::RDWR), Ok)?;
         let opened = opened.as_ref();
+        format.used(cx, opened)?;
         let _own = inode.own(cx)?;
         self.with_writable(cx, file, |file| {
             let file = FormatFile { format, inode, object: self.object(), vnode: &*self.lower, file, opened };

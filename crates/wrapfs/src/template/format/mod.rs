@@ -87,6 +87,11 @@ impl Formatted {
         guard("opened", || self.hook.opened(cx, file, flags))
     }
 
+    /// Calls the hook for an open file whose data will be used.
+    pub(crate) fn used(&self, cx: &Cx<'_>, opened: Option<&State>) -> Result<()> {
+        guard("used", || self.hook.used(cx, opened))
+    }
+
     pub(crate) fn inode(&self, id: u64) -> Arc<FormatInode> {
         self.table.get(id).unwrap_or_else(|| {
             let (table, lock) = (Arc::clone(&self.table), RwLock::default());
