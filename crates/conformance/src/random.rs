@@ -6,8 +6,8 @@
 mod ops;
 mod side;
 
-pub use ops::{Op, Path};
-pub use side::{Answer, Side, Summary};
+pub use ops::{Caller, Op, Path, SLOTS};
+pub use side::{Answer, OpenState, Side, Summary};
 
 use crate::fixture::{ROOT, counts_directories};
 use memfs::Dump;

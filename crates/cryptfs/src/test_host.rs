@@ -37,8 +37,12 @@ impl Host {
 }
 
 impl KeyHost for Host {
-    fn passphrase(&self, _source: &KeySource) -> core::result::Result<Secret, String> {
-        Err("not asked".to_owned())
+    /// The text of `extpass=` is the passphrase.
+    fn passphrase(&self, source: &KeySource) -> core::result::Result<Secret, String> {
+        match source {
+            KeySource::Command(text) => Ok(text.clone().into_bytes().into()),
+            _ => Err("not asked".to_owned()),
+        }
     }
 
     fn config(&self, _path: &Path) -> core::result::Result<Vec<u8>, String> {

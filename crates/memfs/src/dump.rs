@@ -43,7 +43,15 @@ impl Dump {
     /// # Errors
     /// Those of the layer.
     pub fn of(layer: &dyn Layer) -> Result<Self> {
-        let mut walk = Walk { nodes: BTreeMap::new(), seen: HashMap::new() };
+        Self::seen_by(layer, &Cx::internal(0, 0))
+    }
+
+    /// As [`Self::of`], with the calls of a caller.
+    ///
+    /// # Errors
+    /// Those of the layer.
+    pub fn seen_by(layer: &dyn Layer, cx: &Cx<'_>) -> Result<Self> {
+        let mut walk = Walk { cx, nodes: BTreeMap::new(), seen: HashMap::new() };
         walk.visit(&[], &layer.root())?;
         Ok(Self(walk.nodes))
     }
@@ -92,12 +100,13 @@ impl Dump {
     }
 }
 
-struct Walk {
+struct Walk<'a> {
+    cx: &'a Cx<'a>,
     nodes: BTreeMap<Vec<u8>, Node>,
     seen: HashMap<u64, Vec<u8>>,
 }
 
-impl Walk {
+impl Walk<'_> {
     /// Visits entries in name order, so that equal trees give equal dumps.
     fn visit(&mut self, path: &[u8], vnode: &Arc<dyn Vnode>) -> Result<()> {
         let node = self.node(path, vnode)?;
@@ -106,15 +115,14 @@ impl Walk {
         if !is_dir {
             return Ok(());
         }
-        let cx = Cx::internal(0, 0);
         let mut names = Vec::new();
-        vnode.readdir(&cx, 0, &mut |entry| {
+        vnode.readdir(self.cx, 0, &mut |entry| {
             names.push(entry.name.as_bytes().to_vec());
             true
         })?;
         names.sort_unstable();
         for name in names {
-            let Some(entry) = vnode.lookup(&cx, Name::new(&name)?)? else { continue };
+            let Some(entry) = vnode.lookup(self.cx, Name::new(&name)?)? else { continue };
             let mut below = path.to_vec();
             if !below.is_empty() {
                 below.push(b'/');
@@ -126,13 +134,13 @@ impl Walk {
     }
 
     fn node(&mut self, path: &[u8], vnode: &Arc<dyn Vnode>) -> Result<Node> {
-        let cx = Cx::internal(0, 0);
-        let attr = vnode.getattr(&cx)?;
+        let cx = self.cx;
+        let attr = vnode.getattr(cx)?;
         let kind = attr.kind();
         let first = self.seen.entry(attr.ino).or_insert_with(|| path.to_vec()).clone();
         let data = match kind {
-            Kind::Regular => contents(vnode, attr.size)?,
-            Kind::Symlink => vnode.readlink(&cx)?,
+            Kind::Regular => contents(cx, vnode, attr.size)?,
+            Kind::Symlink => vnode.readlink(cx)?,
             _ => Vec::new(),
         };
         Ok(Node {
@@ -144,7 +152,7 @@ impl Walk {
             size: if kind == Kind::Directory { 0 } else { attr.size },
             rdev: attr.rdev,
             data,
-            xattrs: xattrs(vnode)?,
+            xattrs: xattrs(cx, vnode)?,
             first,
             ino: attr.ino,
             mtime: Some(attr.mtime),
@@ -152,18 +160,16 @@ impl Walk {
     }
 }
 
-fn contents(vnode: &Arc<dyn Vnode>, size: u64) -> Result<Vec<u8>> {
-    let cx = Cx::internal(0, 0);
+fn contents(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, size: u64) -> Result<Vec<u8>> {
     let mut data = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-    let len = vnode.open(&cx, OpenFlags::RDONLY)?.read(&cx, &mut data, 0)?;
+    let len = vnode.open(cx, OpenFlags::RDONLY)?.read(cx, &mut data, 0)?;
     data.truncate(len);
     Ok(data)
 }
 
-fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let cx = Cx::internal(0, 0);
+fn xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut names = vec![0; 65536];
-    let len = match vnode.listxattr(&cx, &mut names) {
+    let len = match vnode.listxattr(cx, &mut names) {
         // A file system without extended attributes.
         Err(Errno::OPNOTSUPP) => 0,
         other => other?,
@@ -172,7 +178,7 @@ fn xattrs(vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0; 65536];
-        let len = vnode.getxattr(&cx, name, &mut value)?;
+        let len = vnode.getxattr(cx, name, &mut value)?;
         value.truncate(len);
         found.insert(name.to_vec(), value);
     }

@@ -14,7 +14,7 @@ use vnode::{Cx, Errno, Layer, Name, OpenFile, OpenFlags, RenameFlags, Result, Se
 use wrapfs::{Build, LayerType, Settings};
 
 #[path = "../../../cryptfs/src/test_host.rs"]
-mod test_host;
+pub(crate) mod test_host;
 use test_host::Host;
 
 const PASSPHRASE: &[u8] = b"at least sixteen characters";

@@ -19,3 +19,4 @@ mod sandbox;
 mod stacks;
 mod version_policies;
 mod versions;
+mod world;
