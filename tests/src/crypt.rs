@@ -125,6 +125,12 @@ impl Volume {
         &self.dir
     }
 
+    /// Whether it is a bound volume.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.bound
+    }
+
     /// Returns the file with the passphrase.
     #[must_use]
     pub fn passfile(&self) -> &Path {

@@ -57,3 +57,4 @@ mod versionfs_space;
 mod versionfs_workloads;
 mod views;
 mod workloads;
+mod world;
