@@ -8,7 +8,7 @@ use conformance::fixture::{ROOT, name, names};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::sync::Arc;
 use wrapfs::hooks::Journal;
-use wrapfs::vnode::{Errno, Kind, Layer, OpenFlags, SetAttr, SetTime, Time, Vnode};
+use wrapfs::vnode::{Errno, Kind, Layer, OpenFlags, Operation, SetAttr, SetTime, Time, Vnode};
 use wrapfs::{KeptJournals, Template};
 
 /// Where the first stored block of `f` has bytes of the interrupted write.
@@ -225,6 +225,21 @@ fn the_number_of_kept_journals_is_bounded() {
     assert_eq!(kept_journals(&below).writes(7).unwrap().len(), 1);
     assert_eq!(kept_journals(&below).numbers().unwrap().len(), 16);
     assert!(kept_journals(&below).writes(8).unwrap_err().contains("it is damaged"));
+}
+
+/// Each mount would keep the same again, in place of the oldest.
+#[test]
+fn a_journal_that_cannot_be_removed_is_kept_once() {
+    let (below, _) = torn();
+    for _ in 0..3 {
+        below.faults().arm(Plan { count: Count::Only(Operation::Unlink), at: 1, fault: Fault::Errors(Errno::IO) });
+        let refused = mount(&below).map(|_| ()).unwrap_err();
+        assert!(refused.contains("cannot be removed"), "{refused}");
+    }
+    below.faults().reset();
+    mount(&below).unwrap();
+    assert_eq!(kept_journals(&below).numbers(), Ok(vec![1]));
+    assert!(!has_journal(&below));
 }
 
 /// Other objects have the names of kept journals. The journal itself then remains, renamed.

@@ -1,7 +1,7 @@
 //! Applying the records that a crash left in the journal.
 
 use super::super::data::Scratch;
-use super::super::lower_io::read_full;
+use super::super::lower_io::{read_full, set_size};
 use super::kept::{Kept, KeptFile};
 use super::record::{self, FILE_HEADER, Mark, PREFIX, Record, Version};
 use super::restore::{Interrupted, Part, Target};
@@ -91,12 +91,15 @@ impl Journal {
                 None => failed("cannot be read, or what it has be kept", errno),
             })?,
         };
-        drop(file);
         if is_needed {
+            drop(file);
             let kept = self.move_aside(&cx, false).map_err(|errno| failed("cannot be renamed", errno))?;
             tracing::warn!("other objects have all names for a kept journal: the journal {shown} is now {kept}");
             return Ok(());
         }
+        // If it can't be removed, the next mount must not keep the same again.
+        set_size(&*entry.vnode, &*file, &cx, 0).map_err(|errno| failed("cannot be emptied", errno))?;
+        drop(file);
         root.unlink(&cx, name).map_err(|errno| failed("cannot be removed", errno))
     }
 
