@@ -286,7 +286,8 @@ impl Core {
     /// Applies the policies to the whole tree.
     ///
     /// # Errors
-    /// Those of the audit log and the block store; directories and sets that can't be read are counted.
+    /// Those of the audit log and the block store; directories and sets that can't be read are
+    /// counted.
     pub(crate) fn clean(self: &Arc<Self>, stops: &dyn Fn() -> bool) -> Result<Cleaned> {
         self.clean_after(&Vec::new(), stops, false)
     }

@@ -12,7 +12,8 @@ pub(crate) type Position = Vec<Vec<u8>>;
 /// Called for each store with its position. Returns whether the walk goes on.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[Vec<u8>], &Found) -> Result<bool>;
 
-/// Called for each directory or store that can't be read, with its position. An error ends the walk.
+/// Called for each directory or store that can't be read, with its position. An error ends the
+/// walk.
 pub(crate) type Unread<'a> = &'a mut dyn FnMut(&[Vec<u8>], Errno) -> Result<()>;
 
 /// A directory with a store.
@@ -36,7 +37,8 @@ struct Level {
 /// that of the last directory that it accepted.
 ///
 /// # Errors
-/// Those of `unread`, which gets those of `visit`, too. Directories that vanish meanwhile are passed over.
+/// Those of `unread`, which gets those of `visit`, too. Directories that vanish meanwhile are passed
+/// over.
 pub(crate) fn stores(
     cx: &Cx<'_>,
     root: &Arc<dyn Vnode>,
