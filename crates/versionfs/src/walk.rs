@@ -37,8 +37,8 @@ struct Level {
 /// that of the last directory that it accepted.
 ///
 /// # Errors
-/// Those of `unread`, which gets those of `visit`, too. Directories that vanish meanwhile are passed
-/// over.
+/// Those of `unread`, which gets those of `visit`, too. Directories that vanish meanwhile are
+/// passed over.
 pub(crate) fn stores(
     cx: &Cx<'_>,
     root: &Arc<dyn Vnode>,
