@@ -9,10 +9,7 @@ use crate::ops::{is_dir, is_within, lookup, resolve, resolve_dir, split};
 use crate::select::Selection;
 use crate::target::{Target, directories};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::SystemTime;
-use unionfs::offline::KnownAs;
-use vnode::Vnode;
 
 /// How a commit behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +118,11 @@ impl Branches {
             selection = selection.close_for_commit(&found.changes, &found.groups);
             work = self::chosen(&found, &selection, &conflicts, options);
         }
+        if !unfolded.is_empty() {
+            // A power failure must not take the new entries once the target's files, by whose
+            // numbers the names led to the copies, are replaced.
+            self.upper.layer.sync(&cx).at("write the branches to the disk", b"")?;
+        }
         let mut outcome = Outcome { done: chosen, failed: Vec::new(), conflicts };
         journal.add(work.iter().flat_map(directories));
         journal.write(&cx, &upper).at("write the journal", b"")?;
@@ -144,16 +146,20 @@ impl Branches {
             false => outcome.conflicts.iter().map(|conflict| conflict.path.clone()).collect(),
         };
         self.push_marks(&views, &mut target, &selection, &excluded)?;
+        if options.merging {
+            found.unchanged.iter().try_for_each(|path| target.take_unchanged(path))?;
+        }
         let known = target.known();
         target.finish()?;
         if outcome.failed.is_empty() {
             self.prune_index_of_target()?;
-            if options.merging {
-                self.keep_known_as(&known)?;
-            }
         } else {
             // The next phase of the journal does not name the directories.
             self.clean_target(&journal)?;
+        }
+        if options.merging && !known.is_empty() {
+            // Newer branches, which are not given, may know any file by its number.
+            self.below_writable()?.keep_known_as(&cx, &known).at("write the identity log", b"")?;
         }
         journal.set_published(&selection);
         journal.write(&cx, &upper).at("write the journal", b"")?;
@@ -168,17 +174,6 @@ impl Branches {
         Ok(outcome)
     }
 
-    /// Records on the target what newer branches, which are not given, know its new files by.
-    fn keep_known_as(&self, files: &[(Arc<dyn Vnode>, KnownAs)]) -> Result<(), Error> {
-        if !files.is_empty() {
-            let below = self.below_writable()?;
-            for (file, known) in files {
-                below.keep_known_as(&cx(), file, known).at("write the identity log", b"")?;
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the names of the files to commit that lead to a copy in the upper branch by the
     /// index of hard links only. Nothing would hide them on the target while its files are
     /// replaced.
@@ -187,7 +182,9 @@ impl Branches {
         let committed: BTreeSet<&[u8]> = work.iter().map(|change| &*change.path).collect();
         let groups = found.groups.iter().filter(|group| group.iter().any(|path| committed.contains(&**path)));
         let mut names = Vec::new();
-        for path in groups.flatten() {
+        // The only name of a file that had several.
+        let sole = found.indexed.iter().filter(|path| committed.contains(&***path));
+        for path in groups.flatten().chain(sole) {
             let Some(file) = resolve(&cx, &views.all.root(), path).at("look up", path)? else { continue };
             if is_dir(&file) || views.all.lower(&file).at("look up", path)?.0 != 0 {
                 continue;

@@ -21,6 +21,10 @@ pub(crate) struct Found {
     pub(crate) changes: Vec<Change>,
     /// The paths of each file with several names, changed or not.
     pub(crate) groups: Vec<Vec<Vec<u8>>>,
+    /// Names that lead to a file of the upper branch by the index of hard links only.
+    pub(crate) indexed: Vec<Vec<u8>>,
+    /// Files that the upper branch has, and that are the same below.
+    pub(crate) unchanged: Vec<Vec<u8>>,
     /// Directories that the upper branch has a part of, and shows with another modification time.
     pub(crate) times: Vec<Vec<u8>>,
 }
@@ -156,6 +160,8 @@ struct Finder<'a> {
     seen: HashSet<Vec<u8>>,
     /// Files with several names, by number.
     groups: HashMap<u64, Vec<Linked>>,
+    indexed: Vec<Vec<u8>>,
+    unchanged: Vec<Vec<u8>>,
     times: Vec<Vec<u8>>,
     /// Lower objects of added files, by position and number, with the index of the change.
     added: HashMap<(usize, u64), Vec<usize>>,
@@ -171,6 +177,8 @@ impl<'a> Finder<'a> {
             changes: Vec::new(),
             seen: HashSet::new(),
             groups: HashMap::new(),
+            indexed: Vec::new(),
+            unchanged: Vec::new(),
             times: Vec::new(),
             added: HashMap::new(),
             removed: HashMap::new(),
@@ -337,6 +345,8 @@ impl<'a> Finder<'a> {
             self.push(path, ChangeKind::Changed, Some(before), Some(now), true);
         } else if attributes {
             self.push(path, ChangeKind::Attributes, Some(before), Some(now), false);
+        } else {
+            self.unchanged.push(path);
         }
         Ok(())
     }
@@ -383,7 +393,10 @@ impl<'a> Finder<'a> {
         let now = find(&self.views.all.root(), path).at("look up", path)?;
         let before = find(&self.views.below.root(), &self.path_below(path)).at("look up", path)?;
         match now {
-            Some(now) if !is_dir(&now.vnode) => self.present_file(path.to_vec(), &now, before.as_ref()),
+            Some(now) if !is_dir(&now.vnode) => {
+                self.indexed.push(path.to_vec());
+                self.present_file(path.to_vec(), &now, before.as_ref())
+            }
             _ => Ok(()),
         }
     }
@@ -434,6 +447,8 @@ impl<'a> Finder<'a> {
         changes.sort_by(|one, other| one.path.cmp(&other.path).then(order(one.kind).cmp(&order(other.kind))));
         Found {
             times: self.times,
+            indexed: self.indexed,
+            unchanged: self.unchanged,
             changes,
             groups: self.groups.into_values().filter(|group| group.len() > 1).map(paths).collect(),
         }

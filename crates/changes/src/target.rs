@@ -20,7 +20,7 @@ pub(crate) struct Target<'a> {
     cx: Cx<'static>,
     /// Files that were copied, by their number in the union.
     copied: HashMap<u64, Arc<dyn Vnode>>,
-    /// The files with several names among them, with what other branches know them by.
+    /// What other branches know these files by.
     known: BTreeMap<u64, KnownAs>,
     /// The paths of the files with several names.
     groups: &'a [Vec<Vec<u8>>],
@@ -195,13 +195,30 @@ impl<'a> Target<'a> {
             None => self.place_copy(&parent, name, now),
         };
         let vnode = published.map_err(|failed| failed.at(path))?;
-        self.copied.insert(now.attr.ino, vnode);
-        if now.attr.nlink > 1
-            && let Some(known) = self.views.all.known_as(&now.vnode).at("look up the inode number", path)?
-        {
+        self.note(path, now, vnode)?;
+        self.drop_whiteout(&parent, name).at("remove a whiteout", path)
+    }
+
+    /// Notes what other branches know a file of the target by.
+    fn note(&mut self, path: &[u8], now: &Entry, file: Arc<dyn Vnode>) -> Result<(), Failed> {
+        self.copied.insert(now.attr.ino, file);
+        if let Some(known) = self.views.all.known_as(&now.vnode).at("look up the inode number", path)? {
             self.known.insert(now.attr.ino, known);
         }
-        self.drop_whiteout(&parent, name).at("remove a whiteout", path)
+        Ok(())
+    }
+
+    /// Takes a file of the target for the one of the union that has the same content: a killed
+    /// commit may have copied it.
+    pub(crate) fn take_unchanged(&mut self, path: &[u8]) -> Result<(), Failed> {
+        let now = self.object(path)?;
+        let below = resolve(&self.cx, &self.views.below.root(), path).at("look up", path)?;
+        let Some(below) = below.filter(|_| !self.copied.contains_key(&now.attr.ino)) else { return Ok(()) };
+        let (at, file) = self.views.below.lower(&below).at("look up", path)?;
+        if at == 0 && self.views.all.lower(&now.vnode).at("look up", path)?.0 == 0 {
+            self.note(path, &now, file)?;
+        }
+        Ok(())
     }
 
     fn place_copy(&self, parent: &Arc<dyn Vnode>, name: &[u8], now: &Entry) -> Result<Arc<dyn Vnode>, StepFailed> {
@@ -239,7 +256,7 @@ impl<'a> Target<'a> {
         Ok(Arc::clone(file))
     }
 
-    /// Returns the copies of files with several names, with what other branches know them by.
+    /// Returns the files that were copied, with what other branches know them by.
     pub(crate) fn known(&mut self) -> Vec<(Arc<dyn Vnode>, KnownAs)> {
         let copy = |(number, known)| Some((Arc::clone(self.copied.get(&number)?), known));
         std::mem::take(&mut self.known).into_iter().filter_map(copy).collect()
@@ -297,7 +314,7 @@ impl<'a> Target<'a> {
                     let file = lower.open(&self.cx, vnode::OpenFlags::RDONLY).at("open", path)?;
                     file.fsync(&self.cx, false).at("write the file to the disk", path)?;
                 }
-                return Ok(());
+                return self.note(path, now, lower);
             }
         }
         self.file(path, now)

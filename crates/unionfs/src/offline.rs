@@ -309,32 +309,38 @@ impl Writable {
         }
     }
 
-    /// Records on the leftmost branch that other branches know a file of that branch by another
-    /// number: the copies that they have of it remain copies of it. Does nothing if another file
-    /// has the number.
+    /// Records on the leftmost branch that other branches know files of that branch by other
+    /// numbers: the copies that they have of them remain copies of them. Does nothing for a number
+    /// that another file has. The records are durable then.
     ///
     /// # Errors
-    /// Those of reading the file and of writing the log.
-    pub fn keep_known_as(&self, cx: &Cx<'_>, file: &Arc<dyn Vnode>, known: &KnownAs) -> Result<()> {
+    /// Those of reading the files and of writing the log.
+    pub fn keep_known_as(&self, cx: &Cx<'_>, files: &[(Arc<dyn Vnode>, KnownAs)]) -> Result<()> {
         let core = self.0.core();
         let set = core.branches.get();
         let leftmost = set.leftmost()?;
-        let number = compose(core.identity.tag_branch(&known.branch), known.lower);
-        if core.links.branch(number) == Some(leftmost) {
-            return Ok(());
-        }
         let tag = set.branch(leftmost)?.tag;
         let mut records = Vec::new();
-        if set.natural_number(leftmost, file.id())? != number {
-            let born = file.getattr(cx)?.btime.unwrap_or_default();
-            let alias = Alias { born, number, generation: known.generation };
-            records.push(LogRecord::Alias { tag, lower: file.id(), alias });
+        for (file, known) in files {
+            let number = compose(core.identity.tag_branch(&known.branch), known.lower);
+            if core.links.branch(number) == Some(leftmost) {
+                continue;
+            }
+            if set.natural_number(leftmost, file.id())? != number {
+                let born = file.getattr(cx)?.btime.unwrap_or_default();
+                let alias = Alias { born, number, generation: known.generation };
+                records.push(LogRecord::Alias { tag, lower: file.id(), alias });
+            }
+            // The file now has the names that the branch counted.
+            if core.identity.names_by(number, tag) != LinkCount::default() {
+                records.push(LogRecord::Names { by: tag, number, first: 0, used: 0 });
+            }
         }
-        // The file now has the names that the branch counted.
-        if core.identity.names_by(number, tag) != LinkCount::default() {
-            records.push(LogRecord::Names { by: tag, number, first: 0, used: 0 });
+        if records.is_empty() {
+            return Ok(());
         }
-        if records.is_empty() { Ok(()) } else { core.identity.append_all(cx, records) }
+        core.identity.append_all(cx, records)?;
+        self.0.sync(cx)
     }
 
     /// Gives copies on the leftmost branch that were renamed numbers of their own if their

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::layer_ops::{at, attr, name, read};
-use changes::{Branches, CommitOptions, Floor, Selection, Source};
-use memfs::MemFs;
+use changes::{Branches, CommitOptions, Error, Floor, Outcome, Selection, Source};
+use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use unionfs::{Branch, Mode, Options, Unionfs};
@@ -16,7 +16,15 @@ struct Bed(BTreeMap<char, Arc<MemFs>>);
 
 impl Bed {
     fn new(branches: &str) -> Self {
-        Self(branches.chars().map(|branch| (branch, MemFs::new())).collect())
+        Self::with(branches, &Faults::new())
+    }
+
+    fn with(branches: &str, faults: &Faults) -> Self {
+        Self(branches.chars().map(|branch| (branch, MemFs::with(MemOptions::default(), faults))).collect())
+    }
+
+    fn each(&self, change: impl Fn(&MemFs) -> Arc<MemFs>) -> Self {
+        Self(self.0.iter().map(|(branch, fs)| (*branch, change(fs))).collect())
     }
 
     fn source(&self, branch: char) -> Source {
@@ -34,12 +42,16 @@ impl Bed {
 
     /// Merges the first of these branches into the next one.
     fn merge(&self, branches: &str) {
+        let outcome = self.try_merge(branches).unwrap();
+        assert!(outcome.failed.is_empty(), "{outcome:?}");
+    }
+
+    fn try_merge(&self, branches: &str) -> Result<Outcome, Error> {
         let mut sources = branches.chars().map(|branch| self.source(branch));
         let branches = Branches::new(sources.next().unwrap(), sources.collect(), Floor::Ground);
         // snapmerge looks for conflicts in all snapshots before it merges the first one.
         let options = CommitOptions { force: true, merging: true, ..CommitOptions::default() };
-        let outcome = branches.commit(&Selection::all(), &options, &mut |_| {}).unwrap();
-        assert!(outcome.failed.is_empty(), "{outcome:?}");
+        branches.commit(&Selection::all(), &options, &mut |_| {})
     }
 }
 
@@ -139,4 +151,55 @@ fn merging_several_snapshots_keeps_a_newer_change_of_hard_links() {
     let bed = &bed;
     bed.merge("de");
     assert_one_file(&bed.mount("e"), &["f", "g", "h"], "dcb");
+}
+
+/// The last name leads to the copies by the indexes only.
+#[test]
+fn a_newer_change_of_a_file_that_lost_its_other_names_survives_a_merge() {
+    let bed = Bed::new("abc");
+    create(&*bed.0[&'c'], &["f", "g"]);
+    let union = bed.mount("bc");
+    append(&union, "g", "old");
+    union.root().unlink(&CX, name("g")).unwrap();
+    drop(union);
+    append(&bed.mount("abc"), "f", "+new");
+    bed.merge("bc");
+    assert_kept(&bed, "c", &["f"], ("old+new", "old"));
+}
+
+#[test]
+fn a_newer_change_survives_the_merge_of_a_file_that_lost_a_name_by_an_earlier_merge() {
+    let bed = Bed::new("abcd");
+    create(&*bed.mount("cd"), &["f", "g"]);
+    let union = bed.mount("abcd");
+    append(&union, "g", "new");
+    drop(union);
+    bed.mount("bcd").root().unlink(&CX, name("g")).unwrap();
+    bed.merge("bcd");
+    bed.merge("cd");
+    assert_eq!((read(&*bed.mount("d"), "f"), read(&*bed.mount("ad"), "f")), (b"".to_vec(), b"new".to_vec()));
+}
+
+#[test]
+fn a_killed_merge_keeps_newer_changes() {
+    let bed = Bed::with("abc", &Faults::new());
+    create(&*bed.0[&'c'], &["f", "g"]);
+    let union = bed.mount("bc");
+    append(&union, "g", "old");
+    union.root().unlink(&CX, name("g")).unwrap();
+    drop(union);
+    append(&bed.mount("abc"), "f", "+new");
+    let faults = Faults::new();
+    bed.each(|fs| fs.fork(&faults)).merge("bc");
+    let steps = faults.changes();
+    for at in 1..=steps {
+        let faults = Faults::new();
+        let run = bed.each(|fs| fs.fork(&faults));
+        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Crash });
+        let _crashed = run.try_merge("bc");
+        let faults = Faults::new();
+        let run = run.each(|fs| fs.recover(&faults));
+        run.merge("bc");
+        assert_eq!(read(&*run.mount("ac"), "f"), b"old+new", "killed at step {at} of {steps}");
+    }
 }
