@@ -3,6 +3,7 @@
 use crate::ops::read_full;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use unionfs::offline::is_acl_alias;
 use vnode::{Attr, Cx, Entry, Errno, Kind, OpenFlags, Result, Vnode, read_value};
 
 /// Bytes that are compared at a time.
@@ -69,14 +70,20 @@ fn same_bytes(cx: &Cx<'_>, one: &Entry, other: &Entry) -> Result<bool> {
     }
 }
 
-/// Returns the extended attributes, without those of the union's own records.
+/// Whether this extended attribute is not one of the user's: the union's own records, and other
+/// names of the ACLs.
+pub(crate) fn is_left_out(name: &[u8]) -> bool {
+    name.starts_with(OWN) || is_acl_alias(name)
+}
+
+/// Returns the user's extended attributes.
 pub(crate) fn xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let names = match read_value(|out| vnode.listxattr(cx, out)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Vec::new(),
         other => other?,
     };
     let mut all = BTreeMap::new();
-    for name in names.split(|&b| b == 0).filter(|name| !name.is_empty() && !name.starts_with(OWN)) {
+    for name in names.split(|&b| b == 0).filter(|name| !name.is_empty() && !is_left_out(name)) {
         match read_value(|out| vnode.getxattr(cx, name, out)) {
             Ok(value) => drop(all.insert(name.to_vec(), value)),
             Err(Errno::NODATA | Errno::OPNOTSUPP) => {}

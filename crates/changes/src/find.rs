@@ -79,8 +79,9 @@ pub(crate) fn differ(cx: &Cx<'_>, views: &Views, one: &Entry, below: &Entry) -> 
 /// Returns the paths of the object with this number in the view of all branches.
 pub(crate) fn paths_of_number(cx: &Cx<'_>, views: &Views, number: u64) -> Result<Vec<Vec<u8>>, Failed> {
     const STEP: &str = "find the names of a file";
+    // What lies in a directory that this user may not read is shown to him nowhere, too.
     let vnode = match views.all.by_number(cx, number) {
-        Err(Errno::STALE | Errno::NOENT) => return Ok(Vec::new()),
+        Err(Errno::STALE | Errno::NOENT | Errno::ACCESS) => return Ok(Vec::new()),
         other => other.at(STEP, b"")?,
     };
     let mut names = Vec::new();
@@ -89,7 +90,7 @@ pub(crate) fn paths_of_number(cx: &Cx<'_>, views: &Views, number: u64) -> Result
         true
     };
     match vnode.names(cx, &mut sink) {
-        Err(Errno::STALE | Errno::NOENT) => {}
+        Err(Errno::STALE | Errno::NOENT | Errno::ACCESS) => {}
         other => other.at(STEP, b"")?,
     }
     let mut paths = Vec::new();

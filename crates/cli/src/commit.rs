@@ -94,6 +94,8 @@ pub(crate) struct Output {
     pub(crate) program: &'static str,
     /// `committed`
     pub(crate) done: &'static str,
+    /// What can be done about conflicts.
+    pub(crate) advice: &'static str,
 }
 
 /// Commits changes.
@@ -101,7 +103,13 @@ pub(crate) struct Output {
 /// # Errors
 /// Names the branch or path and the reason.
 pub fn commit(args: &CommitArgs) -> Result<Exit, Failure> {
-    let output = Output { json: args.json, dry_run: args.dry_run, program: "strata", done: "committed" };
+    let output = Output {
+        json: args.json,
+        dry_run: args.dry_run,
+        program: "strata",
+        done: "committed",
+        advice: "use --skip-conflicts or --force, or discard them",
+    };
     let offline = open(&args.branches, args.dry_run)?;
     let CommitArgs { force, skip_conflicts, dry_run, .. } = *args;
     let options = CommitOptions { force, skip_conflicts, since: None, merging: false, dry_run };
@@ -116,7 +124,7 @@ pub fn commit(args: &CommitArgs) -> Result<Exit, Failure> {
 /// # Errors
 /// Names the branch or path and the reason.
 pub fn discard(args: &DiscardArgs) -> Result<Exit, Failure> {
-    let output = Output { json: args.json, dry_run: args.dry_run, program: "strata", done: "discarded" };
+    let output = Output { json: args.json, dry_run: args.dry_run, program: "strata", done: "discarded", advice: "" };
     let offline = open(&args.branches, args.dry_run)?;
     let mut bar = Bar::new();
     let discarded =
@@ -195,9 +203,10 @@ impl Output {
             print(format!("{all}\n"))?;
         }
         self.warn(conflicts.iter().map(message));
-        let reason = "nothing was done because of these conflicts; look at them with strata diff -p, then use --skip-conflicts \
-                      or --force, or discard them";
-        Err(Failure { exit: Exit::Conflict, reason: reason.to_owned() })
+        let advice = self.advice;
+        let reason =
+            format!("nothing was done because of these conflicts; look at them with strata diff -p, then {advice}");
+        Err(Failure { exit: Exit::Conflict, reason })
     }
 
     fn warn(&self, lines: impl Iterator<Item = String>) {

@@ -91,7 +91,13 @@ pub fn run(args: &[OsString]) -> Exit {
 /// # Errors
 /// Names the branch or path and the reason.
 pub fn execute(args: &MergeArgs) -> Result<Exit, Failure> {
-    let output = Output { json: args.json, dry_run: args.dry_run, program: "snapmerge", done: "merged" };
+    let output = Output {
+        json: args.json,
+        dry_run: args.dry_run,
+        program: "snapmerge",
+        done: "merged",
+        advice: "use --force, or discard them",
+    };
     if args.dry_run {
         return dry_run(args, &output);
     }

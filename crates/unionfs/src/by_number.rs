@@ -85,15 +85,24 @@ impl Core {
         let mut reporter = Reporter { take, reported: Vec::new(), enough: false };
         let natural = tag_of(number).is_some();
         let mut exists = !natural;
+        // A directory that the server may not read hides no other names.
+        let mut denied = false;
         for (member, lower) in self.origins(op, number) {
-            match member.state.layer.vnode(op, lower) {
-                Ok(lower) => {
-                    exists = true;
-                    self.each_name_of_lower(op, &root, (member, &lower), number, &mut reporter)?;
-                }
-                Err(Errno::STALE | Errno::NOENT) => {}
+            if reporter.enough {
+                return Ok(());
+            }
+            let reported = member.state.layer.vnode(op, lower).and_then(|lower| {
+                exists = true;
+                self.each_name_of_lower(op, &root, (member, &lower), number, &mut reporter)
+            });
+            match reported {
+                Ok(()) | Err(Errno::STALE | Errno::NOENT) => {}
+                Err(Errno::ACCESS) => denied = true,
                 Err(errno) => return Err(errno),
             }
+        }
+        if denied && reporter.reported.is_empty() {
+            return Err(Errno::ACCESS);
         }
         // Paths on a branch don't lead to objects below a renamed directory.
         let elsewhere = exists && (!natural || self.may_be_renamed(op));

@@ -172,6 +172,13 @@ fn copy_through_buffer(cx: &Cx<'_>, source: &dyn OpenFile, to: &dyn OpenFile, at
     Ok(got as u64)
 }
 
+/// Whether this is another name of an ACL: XFS lists both. Copies leave it out: the ACL itself is
+/// copied, and on another file system the attribute would mean nothing.
+#[must_use]
+pub fn is_acl_alias(name: &[u8]) -> bool {
+    matches!(name, b"trusted.SGI_ACL_FILE" | b"trusted.SGI_ACL_DEFAULT")
+}
+
 /// Whether a copy is useless without this attribute: it would give access that the original denies,
 /// or lose a capability that a program needs to run.
 fn must_copy(name: &[u8]) -> bool {
@@ -243,11 +250,14 @@ fn copy_xattrs(cx: &Cx<'_>, from: &Arc<dyn Vnode>, to: &Arc<dyn Vnode>, acls: bo
     Ok(())
 }
 
+/// Returns the names of the extended attributes that a copy gets, each followed by a NUL.
 fn list_xattrs(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>) -> Result<Vec<u8>> {
-    match read_value(|out| vnode.listxattr(cx, out)) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
-        other => other,
-    }
+    let all = match read_value(|out| vnode.listxattr(cx, out)) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let names = all.split_inclusive(|&b| b == 0).filter(|name| !is_acl_alias(name.strip_suffix(b"\0").unwrap_or(name)));
+    Ok(names.flatten().copied().collect())
 }
 
 fn get_xattr(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, name: &[u8]) -> Result<Vec<u8>> {

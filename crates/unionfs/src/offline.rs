@@ -5,6 +5,7 @@
 use crate::branch::Lower;
 use crate::build::Unionfs;
 pub use crate::copied::Copied;
+pub use crate::copydata::is_acl_alias;
 use crate::inode_number::{compose, lower_of, tag_of};
 use crate::log::{Alias, Record as LogRecord, Tagged};
 use crate::lookup::Hit;

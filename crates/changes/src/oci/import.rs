@@ -14,7 +14,7 @@ use crate::ops::{is_dir, list, lookup, remove_tree, resolve, write_all};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::Arc;
-use unionfs::offline::{OPAQUE_MARK, whiteout_name};
+use unionfs::offline::{OPAQUE_MARK, is_acl_alias, whiteout_name};
 use vnode::{Cx, Entry, Errno, Kind, Layer, Name, OpenFlags, SetAttr, SetTime, Time, Vnode, XattrFlags};
 
 /// Bytes copied in one step.
@@ -294,7 +294,9 @@ impl Import {
             to.removexattr(&cx, name).at(STEP, path)?;
         }
         for (name, value) in meta.xattrs.iter().filter(|(name, value)| present.get(*name) != Some(value)) {
-            if is_label(name) {
+            if is_acl_alias(name) {
+                // The archive has the ACL itself, too.
+            } else if is_label(name) {
                 self.warn("labels of security modules are left out".to_owned());
             } else if name.starts_with(OWN) {
                 self.warn("extended attributes trusted.strata. are left out: they are reserved for unions".to_owned());

@@ -7,7 +7,7 @@ use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use unionfs::{Branch, Mode, Options, Unionfs};
-use vnode::{Cx, Layer, OpenFlags};
+use vnode::{Cx, Layer, OpenFlags, XattrFlags};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -202,4 +202,21 @@ fn a_killed_merge_keeps_newer_changes() {
         run.merge("bc");
         assert_eq!(read(&*run.mount("ac"), "f"), b"old+new", "killed at step {at} of {steps}");
     }
+}
+
+/// XFS lists each ACL under a second name.
+#[test]
+fn other_names_of_acls_are_not_copied() {
+    let bed = Bed::new("bc");
+    let alias = b"trusted.SGI_ACL_FILE".as_slice();
+    let has = |branch: char, xattr: &[u8]| at(&*bed.0[&branch], "f").getxattr(&CX, xattr, &mut []).is_ok();
+    create(&*bed.0[&'c'], &["f"]);
+    for xattr in [alias, b"user.a"] {
+        at(&*bed.0[&'c'], "f").setxattr(&CX, xattr, b"x", XattrFlags::default()).unwrap();
+    }
+    append(&bed.mount("bc"), "f", "new");
+    assert!(has('b', b"user.a") && !has('b', alias) && has('c', alias));
+    at(&*bed.0[&'b'], "f").setxattr(&CX, alias, b"x", XattrFlags::default()).unwrap();
+    bed.merge("bc");
+    assert!(has('c', b"user.a") && !has('c', alias));
 }
