@@ -9,7 +9,7 @@ use crate::tags;
 use std::collections::BTreeSet;
 use versionpolicy::Versions;
 use versionset::{Gap, Letter, Lost, Why};
-use vnode::{Cx, Entry, Errno, Kind, Name, Result, Time};
+use vnode::{Cx, Errno, Kind, Name, Result, Time};
 
 impl Place<'_> {
     /// Lists the names whose last state is not in the history.
@@ -63,12 +63,8 @@ impl Place<'_> {
     fn is_astray(&self, cx: &Cx<'_>, name: &[u8], (history, known): (&History, &Moment), moment: Time) -> bool {
         let Moment::Version(at) = known else { return false };
         let is_renamed = history.versions.get(*at).is_some_and(|seen| seen.version.letter == Letter::Renamed);
-        is_renamed && self.shown(cx, name, moment).is_none()
-    }
-
-    /// Returns what the past shows.
-    fn shown(&self, cx: &Cx<'_>, name: &[u8], moment: Time) -> Option<Entry> {
-        PastDir::at(self.core, self.lower, moment).lookup(cx, Name::new(name).ok()?).ok()?
+        let shown = || PastDir::at(self.core, self.lower, moment).lookup(cx, Name::new(name)?);
+        is_renamed && !matches!(shown(), Ok(Some(_)))
     }
 
     /// Whether a file was changed after `moment`, at which it is known as this, because its policy
@@ -77,24 +73,21 @@ impl Place<'_> {
         let facts = match known {
             Moment::Version(at) => history.versions.get(*at).and_then(|seen| {
                 let version = &seen.version;
-                let is_renamed = version.letter == Letter::Renamed;
-                let mtime = if is_renamed { self.shown(cx, name, moment)?.attr.mtime } else { version.mtime };
-                let changed = (version.kind == Kind::Regular).then(|| mtime.min(self.core.now()))?;
-                Some((changed, is_renamed || seen.set.is_link(), (version.size, version.uid, version.gid)))
+                let changed = (version.kind == Kind::Regular).then(|| version.mtime.min(version.died))?;
+                Some((changed, (version.size, version.uid, version.gid)))
             }),
             Moment::Head => history.head.as_ref().and_then(|head| {
                 let attr = &head.attr;
                 let changed = (attr.kind() == Kind::Regular).then(|| attr.mtime.min(attr.ctime))?;
-                Some((changed, attr.nlink > 1, (attr.size, attr.uid, attr.gid)))
+                Some((changed, (attr.size, attr.uid, attr.gid)))
             }),
             Moment::Inode(..) => None,
         };
-        let changed = facts.filter(|(changed, ..)| *changed > moment);
-        changed.is_some_and(|(_, has_others, facts)| {
+        // A file whose changes have versions may have got its time without any.
+        facts.filter(|(changed, _)| *changed > moment).is_some_and(|(_, facts)| {
             let (server, who) = (self.core.server(cx), || Some(self.core.callers.who(cx)));
             let policy = self.core.policy_of(&server, (self.lower, name), facts, &who, self.core.now());
-            // Another name may have another policy.
-            has_others || policy.versions != Versions::All
+            policy.versions != Versions::All
         })
     }
 }

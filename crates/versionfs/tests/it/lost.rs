@@ -275,6 +275,7 @@ impl World {
         let any = |rng: &mut Rng| format!("{}{}", rng.pick(&DIRS), rng.pick(&NAMES));
         let (path, other) = (any(rng), any(rng));
         let is_there = |path: &str| self.paths.contains_key(path);
+        let is_recorded = |path: &str| !path.ends_with(".o");
         let has_dir = |path: &str| path.split_once('/').is_none_or(|(dir, _)| is_there(dir));
         if !has_dir(&path) || !has_dir(&other) {
             let (dir, _) = if has_dir(&path) { &other } else { &path }.split_once('/').unwrap();
@@ -287,9 +288,14 @@ impl World {
         match rng.below(100) {
             0..=34 => self.write(&path, 1 + rng.below(20_000), rng.below(2)),
             35..=47 if is_there(&path) => self.remove(&path),
-            // The former names of a file whose changes are not recorded are not, either.
-            48..=60 if is_there(&path) && path != other && !path.ends_with(".o") => self.rename(&path, &other),
-            61..=66 if is_there(&path) && !is_there(&other) => self.link(&path, &other),
+            // Which changes had no versions is known by the policy of the present name only, and a
+            // name that a file leaves without a version is not known.
+            48..=60 if is_there(&path) && path != other && is_recorded(&path) && is_recorded(&other) => {
+                self.rename(&path, &other);
+            }
+            61..=66 if is_there(&path) && !is_there(&other) && is_recorded(&path) == is_recorded(&other) => {
+                self.link(&path, &other);
+            }
             67..=69 if is_there("p") => self.remove("p"),
             70..=71 if is_there("q") => self.remove("q"),
             72..=75 => self.discard(&path, rng),
