@@ -79,7 +79,7 @@ pub(crate) fn differ(cx: &Cx<'_>, views: &Views, one: &Entry, below: &Entry) -> 
 /// Returns the paths of the object with this number in the view of all branches.
 pub(crate) fn paths_of_number(cx: &Cx<'_>, views: &Views, number: u64) -> Result<Vec<Vec<u8>>, Failed> {
     const STEP: &str = "find the names of a file";
-    // What lies in a directory that this user may not read is shown to him nowhere, too.
+    // A directory that this user may not read shows them no names.
     let vnode = match views.all.by_number(cx, number) {
         Err(Errno::STALE | Errno::NOENT | Errno::ACCESS) => return Ok(Vec::new()),
         other => other.at(STEP, b"")?,

@@ -4,7 +4,7 @@ use crate::convert::is_content;
 use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
-use versionset::{Birth, Cause, Departure, Gap, LinkPeriod, Version, Who};
+use versionset::{Birth, Cause, Departure, Gap, LinkPeriod, Version};
 use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
@@ -223,40 +223,30 @@ impl History {
             return Some(Moment::Head);
         }
         // Where the end has a number, the versions are complete.
-        let was = |period: &&LinkPeriod| {
-            period.departure.is_none() && period.from <= time && period.until.is_some_and(|until| time < until)
-        };
+        let was = |period: &&LinkPeriod| period.departure.is_none() && period.until.is_some() && period.covers(time);
         self.links.iter().find(was).map(|period| Moment::Inode(period.stem.clone(), time))
     }
 
     /// Whether the name had something at `time`, at which [`Self::at`] finds nothing: that is not
     /// in the history any more.
     pub(crate) fn was_lost(&self, time: Time) -> bool {
-        if self.links.iter().any(|period| period.from <= time && period.until.is_none_or(|until| time < until)) {
-            return true;
-        }
-        self.gaps.iter().any(|gap| gap.has(time))
+        self.links.iter().any(|period| period.covers(time)) || self.gaps.iter().any(|gap| gap.has(time))
     }
 
     /// Returns what a removed name had last, if that is not in the history.
     pub(crate) fn last_gap(&self) -> Option<Gap> {
         let end = self.versions.last().map_or(BEGINNING, |newest| newest.version.died);
-        let of_link = self.lost_link().map(|(period, departure)| Gap {
-            born: period.from,
-            died: period.until.unwrap_or(period.from),
-            cause: departure.cause,
-            who: Who::default(),
-        });
+        let of_link = self.lost_link().map(LinkPeriod::gap);
         let gaps = self.gaps.iter().filter(|gap| gap.cause.ends_head() && gap.cause != Cause::Rename).cloned();
         gaps.chain(of_link).filter(|gap| self.head.is_none() && gap.died > end).max_by_key(|gap| gap.died)
     }
 
     /// Returns the last period of a removed name whose last version is discarded.
-    fn lost_link(&self) -> Option<(&LinkPeriod, Departure)> {
+    fn lost_link(&self) -> Option<&LinkPeriod> {
         let period = self.links.last().filter(|_| self.head.is_none())?;
         let departure = period.departure.filter(|departure| departure.cause != Cause::Rename)?;
         let is_last = self.versions.last().is_none_or(|newest| newest.version.number < departure.last);
-        (is_last && self.version(departure.last).is_none()).then_some((period, departure))
+        (is_last && self.version(departure.last).is_none()).then_some(period)
     }
 
     /// Whether no version of the name was discarded, and it was never one of several.

@@ -6,7 +6,7 @@ use crate::set::{find_store, make_store, read_whole};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use versionset::{LOST, Lost, MAX_LOST, lost_to_bytes, parse_lost};
-use vnode::{Cx, Errno, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Cx, Errno, Name, OpenFlags, Result, Vnode};
 
 /// The name of the file while it is written anew.
 const NEW: &[u8] = b";lost~";
@@ -24,6 +24,9 @@ impl Core {
     /// waits for it.
     pub(crate) fn note_lost(&self, cx: &Cx<'_>, dir: &Arc<dyn Vnode>, lost: Lost) {
         let mut waiting = self.losses.0.lock();
+        if waiting.iter().any(|(home, other)| home.id() == dir.id() && *other == lost) {
+            return;
+        }
         match make_store(cx, dir, &self.inodes.get(dir.id())).and_then(|store| add(cx, &store, &lost)) {
             Ok(()) => {}
             Err(Errno::NOSPC | Errno::DQUOT) if waiting.len() < WAITING => waiting.push((Arc::clone(dir), lost)),
@@ -68,9 +71,13 @@ fn read(cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<Vec<Lost>> {
     }
 }
 
-/// Adds a record to the file of a store.
+/// Adds a record to the file of a store, unless it is there: what it describes may fail, and be
+/// tried again.
 fn add(cx: &Cx<'_>, store: &Arc<dyn Vnode>, lost: &Lost) -> Result<()> {
     let mut all = read(cx, store)?;
+    if all.contains(lost) {
+        return Ok(());
+    }
     let before = lost_to_bytes(&all);
     all.push(lost.clone());
     let bytes = lost_to_bytes(&all);
@@ -87,17 +94,5 @@ fn add(cx: &Cx<'_>, store: &Arc<dyn Vnode>, lost: &Lost) -> Result<()> {
 
 /// Writes the file anew.
 fn replace(cx: &Cx<'_>, store: &Arc<dyn Vnode>, bytes: &[u8]) -> Result<()> {
-    let (new, name) = (Name::new(NEW)?, Name::new(LOST)?);
-    match store.unlink(cx, new) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let (_, file) = store.create(cx, new, 0o600, OpenFlags::WRONLY)?;
-    let written = versionset::write_full(cx, &*file, bytes, 0);
-    drop(file);
-    let renamed = written.and_then(|()| store.rename(cx, new, store, name, RenameFlags::default()));
-    if renamed.is_err() {
-        let _ = store.unlink(cx, new);
-    }
-    renamed
+    versionset::replace(cx, store, NEW, LOST, |_, file| versionset::write_full(cx, &*file, bytes, 0))
 }

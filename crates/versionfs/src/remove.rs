@@ -59,9 +59,7 @@ impl Removal<'_> {
         }
         victim.head().after_change(cx, &mut self.session);
     }
-}
 
-impl Removal<'_> {
     /// Notes that the name's last state is not in the history, unless the policy wants none.
     fn note_lost(&self, cx: &Cx<'_>, victim: &VersionVnode, place: (&Arc<dyn Vnode>, Name<'_>)) {
         let is_unwanted = || match self.fate {

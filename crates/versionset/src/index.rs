@@ -125,16 +125,12 @@ impl Gap {
         out.time(self.born);
         out.time(self.died);
         out.u8(self.cause as u8);
-        out.u32(self.who.uid);
-        out.u32(self.who.pid);
-        out.u32(self.who.sid);
-        out.bytes(&self.who.comm);
+        self.who.encode(out);
     }
 
     pub(crate) fn decode(from: &mut Reader<'_>) -> Option<Self> {
         let (born, died, cause) = (from.time()?, from.time()?, Cause::from_byte(from.u8()?)?);
-        let who = Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() };
-        Some(Self { born, died, cause, who })
+        Some(Self { born, died, cause, who: Who::decode(from)? })
     }
 }
 
@@ -268,8 +264,7 @@ impl Record {
         let mut payload = Writer::default();
         self.encode_payload(&mut payload);
         let mut framed = Writer(core::mem::take(log));
-        framed.bytes(&payload.0);
-        framed.u32(crc32c::crc32c(&payload.0));
+        framed.framed(&payload.0);
         *log = framed.0;
     }
 }
@@ -284,10 +279,7 @@ impl Birth {
     fn encode(&self, out: &mut Writer) {
         out.time(self.time);
         out.u8(self.cause as u8);
-        out.u32(self.who.uid);
-        out.u32(self.who.pid);
-        out.u32(self.who.sid);
-        out.bytes(&self.who.comm);
+        self.who.encode(out);
         out.u64(self.from.as_ref().map_or(0, |from| from.dir));
         out.bytes(self.from.as_ref().map_or(&[], |from| &from.name));
         if self.first > 0 {
@@ -298,7 +290,7 @@ impl Birth {
 
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
         let (time, cause) = (from.time()?, Cause::from_byte(from.u8()?)?);
-        let who = Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() };
+        let who = Who::decode(from)?;
         let (dir, name) = (from.u64()?, from.bytes()?);
         let (number, first) = if from.0.is_empty() { (0, 0) } else { (from.u64()?, from.u64()?) };
         let from = (!name.is_empty()).then(|| Place { dir, name: name.into(), number });
@@ -322,6 +314,19 @@ pub struct LinkPeriod {
 }
 
 impl LinkPeriod {
+    /// Whether the name was one of the inode's at this time.
+    #[must_use]
+    pub fn covers(&self, time: Time) -> bool {
+        self.from <= time && self.until.is_none_or(|until| time < until)
+    }
+
+    /// Returns the gap that the period leaves once it has ended and its versions are gone.
+    #[must_use]
+    pub fn gap(&self) -> Gap {
+        let cause = self.departure.map_or(Cause::Unlink, |departure| departure.cause);
+        Gap { born: self.from, died: self.until.unwrap_or(self.from), cause, who: Who::default() }
+    }
+
     /// Whether a version of the inode is one of the name. Their order is that of their numbers:
     /// clocks may be set back. The times say it for periods that were recorded without numbers.
     #[must_use]
@@ -590,11 +595,7 @@ impl Cause {
 
 fn next_record(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let mut from = Reader(bytes);
-    let payload = from.bytes().filter(|payload| payload.len() <= MAX_RECORD)?;
-    let sum = from.u32()?;
-    if crc32c::crc32c(payload) != sum {
-        return None;
-    }
+    let payload = from.framed().filter(|payload| payload.len() <= MAX_RECORD)?;
     Some((Record::decode_payload(payload)?, from.0))
 }
 

@@ -41,8 +41,7 @@ impl Lost {
         payload.u8(self.why as u8);
         payload.bytes(&self.name);
         self.gap.encode(&mut payload);
-        out.bytes(&payload.0);
-        out.u32(crc32c::crc32c(&payload.0));
+        out.framed(&payload.0);
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -63,11 +62,8 @@ pub fn parse_lost(bytes: &[u8]) -> Vec<Lost> {
     let mut found = Vec::new();
     let Some(rest) = bytes.strip_prefix(MAGIC) else { return found };
     let mut from = Reader(rest);
-    while let (Some(payload), Some(sum)) = (from.bytes(), from.u32()) {
-        match Lost::decode(payload).filter(|_| crc32c::crc32c(payload) == sum) {
-            Some(lost) => found.push(lost),
-            None => break,
-        }
+    while let Some(lost) = from.framed().and_then(Lost::decode) {
+        found.push(lost);
     }
     found
 }

@@ -74,6 +74,19 @@ pub struct Who {
     pub comm: Box<[u8]>,
 }
 
+impl Who {
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u32(self.uid);
+        out.u32(self.pid);
+        out.u32(self.sid);
+        out.bytes(&self.comm);
+    }
+
+    pub(crate) fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() })
+    }
+}
+
 /// Flags of a version, which users set and clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
@@ -141,10 +154,7 @@ impl Version {
         out.time(self.mtime);
         out.time(self.born);
         out.time(self.died);
-        out.u32(self.who.uid);
-        out.u32(self.who.pid);
-        out.u32(self.who.sid);
-        out.bytes(&self.who.comm);
+        self.who.encode(out);
     }
 
     pub(crate) fn decode(from: &mut Reader<'_>) -> Option<Self> {
@@ -166,7 +176,7 @@ impl Version {
             mtime: from.time()?,
             born: from.time()?,
             died: from.time()?,
-            who: Who { uid: from.u32()?, pid: from.u32()?, sid: from.u32()?, comm: from.bytes()?.into() },
+            who: Who::decode(from)?,
         })
     }
 }

@@ -33,6 +33,12 @@ impl Writer {
 }
 
 impl Writer {
+    /// Appends a payload with its length and its checksum.
+    pub(crate) fn framed(&mut self, payload: &[u8]) {
+        self.bytes(payload);
+        self.u32(crc32c::crc32c(payload));
+    }
+
     /// Appends a number in groups of seven bits, the lowest first (LEB128).
     pub(crate) fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
@@ -99,6 +105,12 @@ impl<'a> Reader<'a> {
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
+    }
+
+    /// Reads a payload as [`Writer::framed`] wrote it.
+    pub(crate) fn framed(&mut self) -> Option<&'a [u8]> {
+        let payload = self.bytes()?;
+        (self.u32()? == crc32c::crc32c(payload)).then_some(payload)
     }
 }
 

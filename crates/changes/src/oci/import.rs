@@ -295,7 +295,7 @@ impl Import {
         }
         for (name, value) in meta.xattrs.iter().filter(|(name, value)| present.get(*name) != Some(value)) {
             if is_acl_alias(name) {
-                // The archive has the ACL itself, too.
+                // The archive also has the ACL itself.
             } else if is_label(name) {
                 self.warn("labels of security modules are left out".to_owned());
             } else if name.starts_with(OWN) {

@@ -141,7 +141,7 @@ fn link_target(dir: &Dir, name: &[u8], place: &Place) -> Result<Vec<u8>, Failure
     target.map(std::ffi::CString::into_bytes).map_err(|errno| client::at(&place.path(), errno))
 }
 
-/// Returns the kind of what is selected, if the present object is of the kind `head`.
+/// Returns the kind of what is selected; `head` is that of the present object.
 fn kind_of(chosen: &Chosen, head: Kind) -> Kind {
     match chosen {
         Chosen::Version(version) => version.kind,

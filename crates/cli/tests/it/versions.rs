@@ -634,7 +634,7 @@ fn directories_are_restored_to_a_tag() {
     assert_eq!(stage.status(&["untag", "good"]).code, 1);
 }
 
-/// What is not in the history can't be restored: it is named, and never removed for that.
+/// A restore names what it can't bring back, and does not remove it.
 #[test]
 fn a_restore_names_what_is_missing() {
     let stage = Stage::new();

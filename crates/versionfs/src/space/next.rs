@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 use versionpolicy::{Rank, VersionInfo, ranks};
-use versionset::{Cause, Gap, Letter, LinkPeriod, Lost, StoreName, Who, Why, parse, version_name};
+use versionset::{Letter, LinkPeriod, Lost, StoreName, Why, parse, version_name};
 use vnode::{Cx, Name, Result};
 
 /// Versions that a walk remembers: some 10 MB.
@@ -239,14 +239,8 @@ impl Core {
             }
         }
         if let Some((dir, name)) = set.place() {
-            let of_period = |period: &LinkPeriod| Gap {
-                born: period.from,
-                died: period.until.unwrap_or(period.from),
-                cause: period.departure.map_or(Cause::Unlink, |departure| departure.cause),
-                who: Who::default(),
-            };
             let index = locked.index();
-            for gap in index.gaps.iter().cloned().chain(index.links.iter().map(of_period)) {
+            for gap in index.gaps.iter().cloned().chain(index.links.iter().map(LinkPeriod::gap)) {
                 self.note_lost(cx, dir, Lost { name: name.into(), why: Why::Discarded, gap });
             }
         }
