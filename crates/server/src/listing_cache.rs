@@ -7,11 +7,14 @@
 //! attributes, the server invalidates the kernel's copy.
 //!
 //! * The record is created before the listing is read: a concurrent change counts as a later one.
-//! * A change through this mount makes the kernel drop the listing on its own, so the record is
-//!   removed.
+//! * A change of entries through this mount makes the kernel drop the listing on its own, so the
+//!   record is removed. A change of attributes leaves the listing valid, and renews the record.
 //! * [`crate::notifier`] sends the notification. It waits for pages locked by a getdents(2), whose
 //!   buffer may be a mapped file of this mount. The reply that reveals the change waits for it, but
 //!   only briefly.
+//! * The kernel ignores the attributes of a reply during which it was notified. If they show other
+//!   permissions, the notification is therefore sent after the reply: the request may be part of a
+//!   permission check, which would use the old ones.
 
 use crate::notifier::{Notification, NotificationQueue};
 use std::collections::hash_map::Entry;
@@ -29,13 +32,16 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(100);
 struct Record {
     /// Hash of the mtime, which the kernel compares itself.
     modified: u64,
+    /// Hash of owner, group and mode.
+    rights: u64,
     /// Hash of everything else that reveals a change of the listing.
     rest: u64,
 }
 
 impl Record {
     fn of(attr: &Attr, stamp: u64) -> Self {
-        Self { modified: hash_of(&attr.mtime), rest: hash_of(&(attr.ctime, stamp)) }
+        let rights = hash_of(&(attr.mode, attr.uid, attr.gid));
+        Self { modified: hash_of(&attr.mtime), rights, rest: hash_of(&(attr.ctime, stamp)) }
     }
 }
 
@@ -54,6 +60,8 @@ enum Verdict {
     KernelNotices(Record),
     /// The listing is out of date and the mtime is unchanged.
     Stale(Record),
+    /// The listing may be out of date, and the kernel needs the attributes.
+    OtherRights(Record),
 }
 
 /// Directories whose listings the kernel may have cached.
@@ -92,17 +100,44 @@ impl ListingCache {
         }
     }
 
+    fn record(&self, node: u64) -> Option<Record> {
+        if self.count.load(Ordering::Relaxed) == 0 { None } else { self.shard(node).get(&node).copied() }
+    }
+
     fn verdict(&self, cx: &Cx<'_>, node: u64, vnode: &dyn Vnode, attr: &Attr) -> Verdict {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return Verdict::Valid;
-        }
-        let Some(known) = self.shard(node).get(&node).copied() else { return Verdict::Valid };
+        let Some(known) = self.record(node) else { return Verdict::Valid };
         let now = Record::of(attr, vnode.listing_stamp(cx).unwrap_or_default());
-        match (now == known, now.modified == known.modified) {
-            (true, _) => Verdict::Valid,
-            (false, false) => Verdict::KernelNotices(known),
-            (false, true) => Verdict::Stale(known),
+        if now == known {
+            Verdict::Valid
+        } else if now.rights != known.rights {
+            Verdict::OtherRights(known)
+        } else if now.modified != known.modified {
+            Verdict::KernelNotices(known)
+        } else {
+            Verdict::Stale(known)
         }
+    }
+
+    /// Runs a change of a node's attributes through this mount, which changes no entry. A listing
+    /// that was valid remains so.
+    pub(crate) fn keeping<T>(
+        &self,
+        cx: &Cx<'_>,
+        (node, vnode): (u64, &dyn Vnode),
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let state = || Some((vnode.getattr(cx).ok()?, vnode.listing_stamp(cx)?));
+        let before = self.record(node).and_then(|known| Some((known, state()?)));
+        let done = change();
+        if let Some((known, (attr, stamp))) = before
+            && known == Record::of(&attr, stamp)
+            && let Some((now, same_stamp)) = state()
+            && (now.mtime, same_stamp) == (attr.mtime, stamp)
+            && let Some(record) = self.shard(node).get_mut(&node).filter(|record| **record == known)
+        {
+            *record = Record::of(&now, stamp);
+        }
+        done
     }
 
     /// Compares attributes that are about to be sent to the kernel. If they show that its listing
@@ -129,6 +164,10 @@ impl ListingCache {
                 notifier.enqueue_and_wait(invalidate_listing(node), REPLY_TIMEOUT);
                 self.drop_record(node, record);
             }
+            Verdict::OtherRights(record) => {
+                notifier.defer(invalidate_listing(node));
+                self.drop_record(node, record);
+            }
         }
         Ok(())
     }
@@ -141,9 +180,12 @@ impl ListingCache {
         attr: &Attr,
         notifier: &Arc<NotificationQueue>,
     ) {
-        if let Verdict::KernelNotices(record) | Verdict::Stale(record) = self.verdict(cx, node, vnode, attr) {
-            notifier.enqueue(invalidate_listing(node));
-            self.drop_record(node, record);
+        match self.verdict(cx, node, vnode, attr) {
+            Verdict::Valid => {}
+            Verdict::KernelNotices(record) | Verdict::Stale(record) | Verdict::OtherRights(record) => {
+                notifier.enqueue(invalidate_listing(node));
+                self.drop_record(node, record);
+            }
         }
     }
 
@@ -204,5 +246,29 @@ mod tests {
         listing_cache.remove(7);
         assert_eq!(verdict(&listing_cache, &*dir), Verdict::Valid);
         assert_eq!(listing_cache.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_change_of_attributes_leaves_a_listing_as_valid_as_it_was() {
+        let (listing_cache, fs) = (ListingCache::default(), MemFs::new());
+        let dir = fs.root();
+        let touch = |text: &str| drop(dir.mknod(&CX, Name::new(text.as_bytes()).unwrap(), 0o100_644, 0).unwrap());
+        let chmod = |mode| {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            dir.setattr(&CX, &set, None).map(drop)
+        };
+        listing_cache.begin(&CX, 7, &*dir).unwrap();
+        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o700)).unwrap();
+        assert_eq!(verdict(&listing_cache, &*dir), Verdict::Valid);
+        // By another program.
+        chmod(0o750).unwrap();
+        let Verdict::OtherRights(record) = verdict(&listing_cache, &*dir) else { panic!("another mode") };
+        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o700)).unwrap();
+        assert_eq!(verdict(&listing_cache, &*dir), Verdict::Stale(record));
+        listing_cache.drop_record(7, record);
+        listing_cache.begin(&CX, 7, &*dir).unwrap();
+        touch("a");
+        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o755)).unwrap();
+        assert!(matches!(verdict(&listing_cache, &*dir), Verdict::OtherRights(_)));
     }
 }

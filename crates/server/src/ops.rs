@@ -581,7 +581,7 @@ impl Filesystem for Server {
         let cx = call.cx(0);
         let set = suid::exact_change(&cx, &*vnode, convert::set_attr(arg))?;
         let begun = self.files.pages.begin(node);
-        let changed = vnode.setattr(&cx, &set, file.as_deref());
+        let changed = self.listing_cache.keeping(&cx, (node, &*vnode), || vnode.setattr(&cx, &set, file.as_deref()));
         match &changed {
             Ok(attr) => self.files.pages.end(&begun, Some(attr)),
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
@@ -861,16 +861,17 @@ impl Filesystem for Server {
         let vnode = self.nodes.get(node)?;
         self.files.xattr_set(node);
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
-        vnode.setxattr(&call.cx(0), key, value, how)?;
+        let cx = call.cx(0);
         // The kernel sets the flag for both ACLs, but only the access ACL affects the mode.
-        if arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access" {
-            let cx = call.cx(0);
-            let mode = vnode.getattr(&cx)?.perm();
+        let kills = arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access";
+        self.listing_cache.keeping(&cx, (node, &*vnode), || {
+            vnode.setxattr(&cx, key, value, how)?;
+            let mode = if kills { vnode.getattr(&cx)?.perm() } else { 0 };
             if mode & 0o2000 != 0 {
                 vnode.setattr(&cx, &SetAttr { mode: Some(mode & !0o2000), ..SetAttr::default() }, None)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn getxattr(&self, rq: &Request<'_>, node: u64, key: &[u8], out: &mut [u8]) -> Reply<usize> {
@@ -902,8 +903,9 @@ impl Filesystem for Server {
     fn removexattr(&self, rq: &Request<'_>, node: u64, key: &[u8]) -> Reply<()> {
         self.check_xattrs()?;
         self.check_writable()?;
-        let call = self.context(rq);
-        self.nodes.get(node)?.removexattr(&call.cx(0), key)
+        let (call, vnode) = (self.context(rq), self.nodes.get(node)?);
+        let cx = call.cx(0);
+        self.listing_cache.keeping(&cx, (node, &*vnode), || vnode.removexattr(&cx, key))
     }
 
     fn access(&self, _rq: &Request<'_>, _node: u64, _mask: u32) -> Reply<()> {

@@ -67,7 +67,7 @@ impl Oracle {
             let same = want == got;
             self.remember(step, want);
             if !same {
-                self.fail(&format!("natively {:?}, here {got:?}", self.last.back().expect("just pushed").1));
+                self.fail_at_last(&got);
             }
         }
     }
@@ -128,7 +128,7 @@ impl Oracle {
             let same = want == got;
             self.remember(step, want);
             if !same {
-                self.fail(&format!("natively {:?}, here {got:?}", self.last.back().expect("just pushed").1));
+                self.fail_at_last(&got);
             }
         }
     }
@@ -219,6 +219,24 @@ impl Oracle {
         self.last.push_back((step, outcome));
     }
 
+    /// Fails because the last step returned `got` on the tested file system. Prints what both trees
+    /// have on the way to each of its paths, and what the step returns there when repeated.
+    fn fail_at_last(&mut self, got: &Outcome) -> ! {
+        let (step, want) = self.last.back().cloned().expect("the last step");
+        let mut text = format!("natively {want:?}, here {got:?}");
+        for path in step.op.paths() {
+            let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+            for path in ends.chain([path.len()]).map(|end| &path[..end]) {
+                let _ = write!(text, "\n{}:", path.escape_ascii());
+                for (name, side) in [("natively", &self.native), ("here", &self.other)] {
+                    let _ = write!(text, "\n  {name} {}", describe(&side.at(path)));
+                }
+            }
+        }
+        let _ = write!(text, "\nrepeated here: {:?}", self.other.perform(&step));
+        self.fail(&text)
+    }
+
     fn fail(&self, what: &str) -> ! {
         let mut text = String::new();
         for (i, (step, outcome)) in self.last.iter().enumerate() {
@@ -251,6 +269,20 @@ fn interrupted_count(step: &Step, got: &Outcome) -> Option<Option<usize>> {
         Ok(Value::Count(n)) if *n < step.count() => Some(Some(*n)),
         _ => None,
     }
+}
+
+/// Describes who may do what with an object.
+fn describe(path: &Path) -> String {
+    let st = match rustix::fs::lstat(path) {
+        Ok(st) => st,
+        Err(errno) => return errno.to_string(),
+    };
+    let mut acl = [0; 1024];
+    let acl = match rustix::fs::lgetxattr(path, "system.posix_acl_access", &mut acl) {
+        Ok(len) => acl[..len].escape_ascii().to_string(),
+        Err(errno) => errno.to_string(),
+    };
+    format!("mode {:o}, owner {}:{}, ACL {acl}", st.st_mode, st.st_uid, st.st_gid)
 }
 
 fn set_mtime(path: &Path, (sec, nsec): Time) {

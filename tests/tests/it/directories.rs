@@ -3,12 +3,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use rustix::fs::XattrFlags;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 use strata_tests::process::sh;
-use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, on_both_transports};
+use strata_tests::user::{USER, as_user};
+use strata_tests::{Delete, Mode, Mounted, Sandbox, Spec, Transport, acl, on_both_transports};
 
 /// Returns the names in a directory, separated by spaces.
 fn ls(dir: &Path) -> String {
@@ -92,6 +95,48 @@ fn branch_changes_are_visible_through_layers_above(transport: Transport) {
     let read_only = Mounted::with_options(read_only, &sandbox.path("readonly"), "cache=0");
     check_visible_at_once(&read_only.path("d"), &ro.join("d"), DIRECTLY);
     check_visible_at_once(&read_only.path("d"), &rw.join("d"), AND_BACK);
+}
+
+/// The kernel keeps the listing, and its next permission check has the new rights: after an ACL was
+/// set through the mount, or a mode in the branch.
+fn rights_of_a_listed_directory_change_at_once(transport: Transport) {
+    let sandbox = Sandbox::new();
+    let [rw, ro] = two_branches(&sandbox);
+    for spec in [Spec::union(&rw, &ro, transport), Spec::wrap(&rw, transport)] {
+        for cache in ["cache=60", "cache=0"] {
+            let mounted = Mounted::with_options(spec.clone(), &sandbox.path("m"), cache);
+            let chmod = |dir: &Path, mode| fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+            let denied = |dir: &Path| match as_user(USER, || fs::metadata(dir.join("b"))) {
+                Ok(_) => false,
+                Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+            };
+            let list = |dir: &Path| assert_eq!((ls(dir), ls(dir)), (ls(dir), "b".to_owned()));
+            let dir = mounted.path("d");
+            for round in 0..5 {
+                chmod(&dir, 0o705);
+                list(&dir);
+                assert!(!denied(&dir), "round {round}, {cache}");
+                // Without permissions of the group, the kernel takes it that there is no ACL.
+                let acl = acl::encode(7, 0, 5, 5, (USER.uid, 0), (2000, 5));
+                rustix::fs::setxattr(&dir, acl::ACCESS, &acl, XattrFlags::empty()).unwrap();
+                let counts = mounted.during(|| assert!(denied(&dir), "round {round}, {cache}"));
+                assert_eq!(counts.get("READDIR") + counts.get("READDIRPLUS"), 0);
+                let counts = mounted.during(|| list(&dir));
+                assert!(cache == "cache=0" || counts.get("READDIR") + counts.get("READDIRPLUS") == 0, "{counts:?}");
+                rustix::fs::removexattr(&dir, acl::ACCESS).unwrap();
+            }
+            chmod(&dir, 0o755);
+            if cache == "cache=0" {
+                for round in 0..5 {
+                    assert_eq!(ls(mounted.dir()), ls(mounted.dir()));
+                    assert!(!denied(mounted.dir()), "round {round}");
+                    chmod(&rw, 0o700);
+                    assert!(denied(mounted.dir()), "round {round}");
+                    chmod(&rw, 0o755);
+                }
+            }
+        }
+    }
 }
 
 /// A directory of one branch becomes merged and ceases to be merged.
@@ -205,6 +250,7 @@ on_both_transports!(
     without_a_cache_a_branch_change_is_visible_at_once,
     a_branch_change_is_visible_after_the_cache_time,
     branch_changes_are_visible_through_layers_above,
+    rights_of_a_listed_directory_change_at_once,
     a_directory_created_in_a_branch_is_merged_at_once,
     a_blocked_writer_blocks_no_reader,
 );
