@@ -125,17 +125,13 @@ impl Core {
         }
     }
 
-    /// Copies the whole file up to the metacopy's branch or further left, if its data lies on a
-    /// writable branch. That can happen if the data's branch was mounted read-only before. Does
-    /// nothing for a file without a metacopy. Call it before a link or rename on the data's branch,
-    /// which would separate the file from its metacopy.
+    /// Copies the whole file up to the metacopy's branch or further left. Does nothing for a file
+    /// without a metacopy. Call it before a link or rename, which would separate the file from its
+    /// metacopy, also if the data's branch is written now.
     pub(crate) fn copy_up_metacopied(&self, op: &Op<'_>, vnode: &Arc<UnionVnode>) -> Result<()> {
-        let leaf = vnode.leaf();
-        match as_metacopy(&leaf.vnode) {
-            Some(meta) if op.set.writable(leaf.branch) => {
-                self.copy_up(op, vnode, Some(op.set.writable_from(meta.home)?), None)
-            }
-            _ => Ok(()),
+        match as_metacopy(&vnode.leaf().vnode) {
+            Some(meta) => self.copy_up(op, vnode, Some(op.set.writable_from(meta.home)?), None),
+            None => Ok(()),
         }
     }
 
@@ -168,7 +164,7 @@ impl Core {
         let has_one_name = data_attr.nlink == 1 && self.links.branch(vnode.id).is_none();
         let Some(place) = vnode.place().filter(|_| has_one_name && data_attr.size > limit) else { return Ok(None) };
         let Some(name) = metacopy_name(place.name()?) else { return Ok(None) };
-        let to = self.copy_target(op, None, Some(&place), from.branch)?;
+        let to = self.copy_target(op, None, Some(&place), &from)?;
         if op.set.branch(to)?.no_metacopies.load(Ordering::Relaxed) {
             return Ok(None);
         }

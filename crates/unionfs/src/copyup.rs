@@ -2,6 +2,7 @@
 
 use crate::branch::{BranchId, Lower};
 use crate::listing::EntryChange;
+use crate::metacopy::as_metacopy;
 use crate::node::{Core, Place, UnionVnode};
 use crate::op::Op;
 use crate::retry::Retries;
@@ -115,7 +116,7 @@ impl Core {
         let mut retries = Retries::new();
         loop {
             let place = vnode.place();
-            let target = self.copy_target(op, to, place.as_ref(), from.branch)?;
+            let target = self.copy_target(op, to, place.as_ref(), &from)?;
             if place.is_some() {
                 require_blocking_to_copy(op, &from, change.as_deref())?;
             }
@@ -133,19 +134,22 @@ impl Core {
         }
     }
 
-    /// Returns the branch for the copy of a file that lies on `from`. With `to`, that is the first
-    /// suitable branch from `to` to the left. Without `to`, it is the leftmost read-write branch
-    /// left of `from` that has a part of the file's directory. If there is none, it is the first
-    /// suitable branch to the left of `from`. A branch is suitable if it is read-write and the
-    /// directory has a part there or can get one.
+    /// Returns the branch for the copy of the file `from`. With `to`, that is the first suitable
+    /// branch from `to` to the left. Without `to`, it is the leftmost read-write branch left of the
+    /// file, and not right of its metacopy, that has a part of the file's directory. If there is
+    /// none, it is the first suitable one of these branches from right to left. A branch is
+    /// suitable if it is read-write and the directory has a part there or can get one.
     pub(crate) fn copy_target(
         &self,
         op: &Op<'_>,
         to: Option<BranchId>,
         place: Option<&Place>,
-        from: BranchId,
+        from: &Lower,
     ) -> Result<BranchId> {
-        let left = op.set.position(from).checked_sub(1).ok_or(Errno::ROFS)?;
+        let left = match as_metacopy(&from.vnode) {
+            Some(meta) => op.set.position(meta.home),
+            None => op.set.position(from.branch).checked_sub(1).ok_or(Errno::ROFS)?,
+        };
         let bound = to.map_or(left, |to| op.set.position(to));
         let Some(place) = place else { return self.branch_for(op, &[], bound) };
         if to.is_none() {

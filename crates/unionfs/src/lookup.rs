@@ -2,6 +2,7 @@
 
 use crate::branch::{BranchId, Lower, Stack, is_dir, same_stack};
 use crate::entry_lock::Certainty;
+use crate::metacopy::leftmost_branch;
 use crate::node::{Core, Dir, NegativeLookup, Place, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::{Found, OPAQUE, Onward, Walk, components};
@@ -65,10 +66,14 @@ impl Probe {
     }
 
     /// Returns the position of the rightmost branch on which a new object of this name would be
-    /// visible: that of the branch which now has the object or the whiteout. `usize::MAX` if there
-    /// is neither.
+    /// visible: that of the branch which now has the object, its metacopy or the whiteout.
+    /// `usize::MAX` if there is none.
     pub(crate) fn bound(&self, set: &BranchSet) -> usize {
-        self.branch().or(self.whiteout).map_or(usize::MAX, |branch| set.position(branch))
+        let shown = match &self.hit {
+            Hit::Leaf { branch, entry } => Some(leftmost_branch(&entry.vnode, *branch)),
+            Hit::None | Hit::Dir { .. } => self.branch(),
+        };
+        shown.or(self.whiteout).map_or(usize::MAX, |branch| set.position(branch))
     }
 }
 

@@ -121,7 +121,9 @@ impl Origin {
     /// Whether both identify the same object of the same file system.
     fn is_same_object(&self, other: &Self) -> bool {
         let identity = |origin: &Self| (origin.number, origin.generation);
-        let place = self.tag == other.tag || (self.born.is_some() && self.born == other.born);
+        let same_birth = self.born.zip(other.born).map(|(one, other)| one == other);
+        // File systems without generations use a number again.
+        let place = same_birth.unwrap_or(self.tag == other.tag);
         place && identity(self) == identity(other)
     }
 }
@@ -198,6 +200,13 @@ fn read_since(attributes: &Attr, data: &Attr) -> Option<Time> {
 /// Downcasts the lower vnode to a metacopied file, if it is one.
 pub(crate) fn as_metacopy(lower: &Arc<dyn Vnode>) -> Option<&MetaCopy> {
     lower.as_any().downcast_ref()
+}
+
+/// Returns the leftmost branch that has something of a lower file: its metacopy, or the file
+/// itself. What replaces or hides the file must lie there or further left, or the metacopy would
+/// apply to it.
+pub(crate) fn leftmost_branch(lower: &Arc<dyn Vnode>, branch: BranchId) -> BranchId {
+    as_metacopy(lower).map_or(branch, |meta| meta.home)
 }
 
 /// Whether two vnodes of one lower file have the same metacopy, or neither has one.
@@ -419,6 +428,9 @@ mod tests {
         assert!(!origin.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
         let unborn = Origin { born: None, ..example() };
         assert!(!unborn.is(&Origin { tag: 4, size: 1, born: None, ..example() }, &user, 1000));
+        assert!(unborn.is(&Origin { size: 1, ..example() }, &user, 1000));
+        // Another file got the number.
+        assert!(!origin.is(&Origin { born: Some(Time { sec: 6, nsec: 0 }), ..example() }, &user, 1000));
         // It was changed in place.
         assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
         assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));

@@ -4,6 +4,7 @@ use crate::branch::{BranchId, Lower, is_dir};
 use crate::filter::Need;
 use crate::listing::EntryChange;
 use crate::lookup::Hit;
+use crate::metacopy::leftmost_branch;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::options::Delete;
@@ -79,8 +80,11 @@ impl UnionVnode {
             Hit::Leaf { branch, entry } => (branch, entry),
         };
         let lower = Lower { vnode: entry.vnode.clone(), branch };
-        // On a branch that is not written, the file is only hidden, which frees no space.
-        let hider = if op.set.writable(branch) { None } else { Some(core.hiding_branch(op, self, branch)?) };
+        // On a branch that is not written, the file is only hidden, which frees no space. A
+        // metacopy there would apply to the next file of the name.
+        let leftmost = leftmost_branch(&entry.vnode, branch);
+        let removable = op.set.writable(branch) && op.set.writable(leftmost);
+        let hider = if removable { None } else { Some(core.hiding_branch(op, self, leftmost)?) };
         let remove = || {
             let begun = core.begin_use(op, (self, name), (&lower, &entry.attr), hider)?;
             Ok((core.remove_leaf(op, self, &stack, name, (branch, hider), shows)?, begun))
@@ -180,10 +184,10 @@ impl Core {
         }
     }
 
-    /// Returns the branch that hides an entry of a branch that is not written: the nearest one to
-    /// its left that can have a whiteout in this directory.
+    /// Returns the branch that hides what the branches from `branch` on show: the nearest one, from
+    /// `branch` to the left, that is written and can have a whiteout in this directory.
     pub(crate) fn hiding_branch(&self, op: &Op<'_>, dir: &UnionVnode, branch: BranchId) -> Result<BranchId> {
-        self.branch_for(op, &[dir], op.set.position(branch).checked_sub(1).ok_or(Errno::ROFS)?)
+        self.branch_for(op, &[dir], op.set.position(branch))
     }
 
     /// Hides an entry by a whiteout on the branch `target`.

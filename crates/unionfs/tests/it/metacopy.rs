@@ -297,6 +297,66 @@ fn files_with_a_metacopy_are_copied_up_even_from_a_branch_that_became_writable()
     }
 }
 
+/// A metacopy on a branch that is read-only by now, left of a branch that is written, applies to
+/// its own file only: not to a file of the same size, time, owner and mode that gets the name.
+#[test]
+fn a_metacopy_left_of_a_written_branch_applies_to_no_other_file() {
+    const PRESENT: [Mode; 4] = [Mode::ReadWrite, Mode::ReadOnly, Mode::ReadWrite, Mode::ReadWrite];
+    let flags = RenameFlags::default();
+    let exchange = RenameFlags { exchange: true, ..flags };
+    for (case, at_twin, last) in (0..5)
+        .flat_map(|case| [2, 3].map(|twin| (case, twin)))
+        .flat_map(|(case, twin)| [Mode::ReadWrite, Mode::ReadOnly].map(|last| (case, twin, last)))
+    {
+        let mut test =
+            TestUnion::new(&[Mode::ReadWrite, Mode::ReadWrite, Mode::ReadWrite, Mode::ReadOnly], MemOptions::default());
+        let older = Unionfs::new(vec![test.branch(1), test.branch(3)], Options::default()).unwrap();
+        chmod(&*older, "d/f", 0o600);
+        drop(older);
+        test.modes = PRESENT.into();
+        test.modes[3] = last;
+        let original = attr(&*test.branches[3], "d/f");
+        if at_twin == 2 {
+            test.branches[2].root().mkdir(&CX, name("d"), 0o755).unwrap();
+        }
+        write(&*test.branches[at_twin], "d/twin", &data());
+        let same = SetAttr { mtime: Some(SetTime::At(original.mtime)), ..SetAttr::default() };
+        at(&*test.branches[at_twin], "d/twin").setattr(&CX, &same, None).unwrap();
+        let union = test.union();
+        let dir = at(&*union, "d");
+        assert_eq!((attr(&*union, "d/f").perm(), attr(&*union, "d/twin").perm()), (0o600, 0o644));
+        let expected = match case {
+            0 => {
+                dir.unlink(&CX, name("f")).unwrap();
+                dir.rename(&CX, name("twin"), &dir, name("f"), flags).unwrap();
+                [Some(0o644), None, None]
+            }
+            1 => {
+                dir.rename(&CX, name("twin"), &dir, name("f"), flags).unwrap();
+                [Some(0o644), None, None]
+            }
+            2 => {
+                dir.rename(&CX, name("twin"), &dir, name("f"), exchange).unwrap();
+                [Some(0o644), Some(0o600), None]
+            }
+            3 => {
+                dir.rename(&CX, name("f"), &dir, name("moved"), flags).unwrap();
+                dir.rename(&CX, name("twin"), &dir, name("f"), flags).unwrap();
+                [Some(0o644), None, Some(0o600)]
+            }
+            _ => {
+                chmod(&*union, "d/f", 0o640);
+                [Some(0o640), Some(0o644), None]
+            }
+        };
+        for union in [union, test.union()] {
+            let shown =
+                ["d/f", "d/twin", "d/moved"].map(|path| find(&*union, path).map(|_| attr(&*union, path).perm()));
+            assert_eq!(shown, expected, "case {case}, the twin on branch {at_twin}, the last branch {last:?}");
+        }
+    }
+}
+
 #[test]
 fn metacopies_apply_again_after_branch_changes() {
     let keep = &ChangePolicy { in_use: InUse::Keep, ..ChangePolicy::default() };
