@@ -199,7 +199,8 @@ impl Core {
                 return Ok(false);
             }
         }
-        let origin = Origin::of(op, &plan.data, &plan.data_attr, plan.place.name()?)?;
+        let alias = self.alias_of(op, &plan.data, &plan.data_attr)?;
+        let origin = Origin::of(op, &plan.data, &plan.data_attr, (alias, plan.place.name()?))?;
         match copy.setxattr(&server, ORIGIN, &origin.encode(), XattrFlags::default()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {

@@ -4,6 +4,8 @@
 //! `copymeta` creates metacopies. Design: docs/design/unionfs.md, "Copy-up of attributes".
 
 use crate::branch::{BranchId, Lower};
+use crate::inode_number::compose;
+use crate::log::Alias;
 use crate::node::{Core, UnionVnode};
 use crate::op::Op;
 use crate::opaque_redirect::Found;
@@ -60,44 +62,52 @@ pub(crate) struct Origin {
     gid: u32,
     /// Permission bits.
     mode: u32,
+    /// The file's number in the union, if that does not follow from tag and number: the file is a
+    /// copy, and has the number of its original.
+    file: Option<u64>,
     name: Box<[u8]>,
 }
 
 impl Origin {
-    /// Returns the origin for the lower file `data` with the attributes `attr`.
-    pub(crate) fn of(op: &Op<'_>, data: &Lower, attr: &Attr, name: Name<'_>) -> Result<Self> {
+    /// Returns the origin for the lower file `data` with the attributes `attr` and this alias.
+    pub(crate) fn of(op: &Op<'_>, data: &Lower, attr: &Attr, (alias, name): (Option<Alias>, Name<'_>)) -> Result<Self> {
         let tag = op.set.branch(data.branch)?.tag;
         let (number, generation) = (data.vnode.id(), data.vnode.generation());
         let Attr { btime: born, size, mtime, uid, gid, .. } = *attr;
-        let (mode, name) = (attr.perm(), name.as_bytes().into());
-        Ok(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
+        let (mode, name, file) = (attr.perm(), name.as_bytes().into(), alias.map(|alias| alias.number));
+        Ok(Self { tag, number, generation, born, size, mtime, uid, gid, mode, file, name })
     }
 
     /// Returns the value of [`ORIGIN`]: docs/formats/union-branch.md.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Self { tag, number, generation, size, uid, gid, mode, name, .. } = self;
         let (Time { sec: born, nsec: born_nsec }, Time { sec, nsec }) = (self.born.unwrap_or_default(), self.mtime);
-        let identity = format!("1 {tag} {number} {generation} {born} {born_nsec}");
-        let mut value = format!("{identity} {size} {sec} {nsec} {uid} {gid} {mode:o} ").into_bytes();
+        let version = if self.file.is_some() { 2 } else { 1 };
+        let identity = format!("{version} {tag} {number} {generation} {born} {born_nsec}");
+        let file = self.file.map_or(String::new(), |file| format!("{file} "));
+        let mut value = format!("{identity} {size} {sec} {nsec} {uid} {gid} {mode:o} {file}").into_bytes();
         value.extend_from_slice(name);
         value
     }
 
     /// Parses a value of [`ORIGIN`]. `None` if it is malformed.
     fn decode(value: &[u8]) -> Option<Self> {
-        let mut fields = value.splitn(13, |&b| b == b' ');
+        let has_file = match value.split_first_chunk()? {
+            (b"1 ", _) => false,
+            (b"2 ", _) => true,
+            _ => return None,
+        };
+        let mut fields = value.splitn(if has_file { 14 } else { 13 }, |&b| b == b' ').skip(1);
         let mut field = || std::str::from_utf8(fields.next()?).ok();
-        if field()? != "1" {
-            return None;
-        }
         let (tag, number, generation) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
         let born = Time { sec: field()?.parse().ok()?, nsec: field()?.parse().ok()? };
         let born = Some(born).filter(|&born| born != Time::default());
         let (size, sec, nsec) = (field()?.parse().ok()?, field()?.parse().ok()?, field()?.parse().ok()?);
         let (uid, gid) = (field()?.parse().ok()?, field()?.parse().ok()?);
         let mode = u32::from_str_radix(field()?, 8).ok()?;
+        let file = if has_file { Some(field()?.parse().ok()?) } else { None };
         let (mtime, name) = (Time { sec, nsec }, fields.next()?.into());
-        Some(Self { tag, number, generation, born, size, mtime, uid, gid, mode, name })
+        Some(Self { tag, number, generation, born, size, mtime, uid, gid, mode, file, name })
     }
 
     /// Whether the metacopy with this origin belongs to the lower file that its name leads to now.
@@ -113,9 +123,21 @@ impl Origin {
     /// created both. Any other user could create a file that resembles somebody else's, in order to
     /// apply that file's metacopy to it.
     fn is(&self, found_now: &Self, attr: &Attr, server: u32) -> bool {
+        let resembles = || self.resembles(found_now) && is_servers(attr, server);
+        self.name == found_now.name && (self.is_same_file(found_now) || resembles())
+    }
+
+    /// Whether both identify the same file: one object, or one file of the union before and after
+    /// its content moved to another branch, which then knows it by the number that it had.
+    fn is_same_file(&self, now: &Self) -> bool {
+        let number = self.file.unwrap_or_else(|| compose(self.tag, self.number));
+        self.is_same_object(now) || (now.file == Some(number) && self.resembles(now))
+    }
+
+    /// Whether both files have the same size, modification time, owner and mode.
+    fn resembles(&self, other: &Self) -> bool {
         let content = |origin: &Self| (origin.size, origin.mtime, origin.uid, origin.gid, origin.mode);
-        let same = self.is_same_object(found_now) || (content(self) == content(found_now) && is_servers(attr, server));
-        same && self.name == found_now.name
+        content(self) == content(other)
     }
 
     /// Whether both identify the same object of the same file system.
@@ -314,14 +336,14 @@ impl Core {
         entry: &Entry,
     ) -> Result<Option<Entry>> {
         let data = Lower { vnode: entry.vnode.clone(), branch };
-        let now = Origin::of(op, &data, &entry.attr, name)?;
+        let now = Origin::of(op, &data, &entry.attr, (self.alias_of(op, &data, &entry.attr)?, name))?;
         let why = match origin(op, &found.vnode)? {
-            // If the file is not the same object but only resembles it, users who can write the
+            // If the file is not the same one but only resembles it, users who can write the
             // directory may have moved the metacopy here. So only root and the server's user may be
             // able to write it.
             Some(then)
                 if then.is(&now, &entry.attr, self.server_cx().uid)
-                    && (then.is_same_object(&now) || is_servers(&dir.vnode.getattr(op)?, self.server_cx().uid)) =>
+                    && (then.is_same_file(&now) || is_servers(&dir.vnode.getattr(op)?, self.server_cx().uid)) =>
             {
                 let both = MetaCopy::new(data.vnode, found.vnode.clone(), dir.branch, then.mtime);
                 let attr = both.merge(&found.attr, &entry.attr);
@@ -385,7 +407,8 @@ mod tests {
     fn example() -> Origin {
         let (mtime, born) = (Time { sec: -1, nsec: 999_999_999 }, Some(Time { sec: 5, nsec: 6 }));
         let (uid, gid, mode, name) = (0, 8, 0o644, b" a b".as_slice().into());
-        Origin { tag: 3, number: u64::MAX, generation: 7, born, size: 1 << 40, mtime, uid, gid, mode, name }
+        let (size, file) = (1 << 40, None);
+        Origin { tag: 3, number: u64::MAX, generation: 7, born, size, mtime, uid, gid, mode, file, name }
     }
 
     #[test]
@@ -396,11 +419,21 @@ mod tests {
     }
 
     #[test]
+    fn fixture_of_version_2() {
+        let text = b"2 3 18446744073709551615 7 5 6 1099511627776 -1 999999999 0 8 644 281474976710667  a b";
+        let origin = Origin { file: Some((1 << 48) + 11), ..example() };
+        assert_eq!(origin.encode(), text);
+        assert_eq!(Origin::decode(text), Some(origin));
+    }
+
+    #[test]
     fn malformed_origins_are_rejected() {
         for bad in [
             "",
             "1",
-            "2 3 4 5 6 7 8 9 10 0 0 644 a",
+            "3 3 4 5 6 7 8 9 10 0 0 644 a",
+            "2 3 4 5 6 7 8 9 10 0 0 644 a b",
+            "2 3 4 5 6 7 8 9 10 0 0 644 7",
             "1 3 4 5 6 7 8 9 10 0 0 644",
             "1 65536 4 5 6 7 8 9 10 0 0 644 a",
             "1 -3 4 5 6 7 8 9 10 0 0 644 a",
@@ -434,6 +467,17 @@ mod tests {
         // It was changed in place.
         assert!(origin.is(&Origin { size: 1, ..example() }, &user, 1000));
         assert!(!origin.is(&Origin { size: 1, ..renumbered }, &root, 1000));
+        // A merge moved it: the other branch knows it by the number that it had.
+        let number = compose(3, u64::MAX);
+        let merged =
+            Origin { tag: 5, number: 6, born: Some(Time { sec: 8, nsec: 0 }), file: Some(number), ..example() };
+        let users = |origin: &Origin| Origin { uid: 7, ..origin.clone() };
+        assert!(users(&origin).is(&users(&merged), &user, 1000));
+        assert!(!users(&origin).is(&Origin { file: None, ..users(&merged) }, &user, 1000));
+        assert!(!users(&origin).is(&Origin { size: 1, ..users(&merged) }, &user, 1000));
+        let copied = Origin { file: Some(9), ..users(&origin) };
+        assert!(copied.is(&Origin { file: Some(9), ..users(&merged) }, &user, 1000));
+        assert!(!copied.is(&users(&merged), &user, 1000));
         // A user renamed the metacopy.
         assert!(!origin.is(&Origin { name: b"b".as_slice().into(), ..example() }, &root, 1000));
     }

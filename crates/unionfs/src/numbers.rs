@@ -21,6 +21,12 @@ impl Core {
         self.own_number(op, lower, || Ok(born))
     }
 
+    /// Returns the alias of a lower file, if it has one.
+    pub(crate) fn alias_of(&self, op: &Op<'_>, lower: &Lower, attr: &Attr) -> Result<Option<Alias>> {
+        let alias = self.identity.alias(op.set.branch(lower.branch)?.tag, lower.vnode.id());
+        Ok(alias.filter(|alias| alias.born == attr.btime.unwrap_or_default()))
+    }
+
     /// Returns the number of a lower object without an alias. It is made from the lower number,
     /// unless that belonged to an object that was moved to another branch and kept its number: the
     /// lower file system has reused it since. The object gets an alias then, so that it keeps its

@@ -1,13 +1,13 @@
 //! Merges of snapshots to which a newer branch, which is not given, refers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::layer_ops::{at, attr, name, read};
+use crate::common::layer_ops::{at, attr, chmod, list, name, read};
 use changes::{Branches, CommitOptions, Error, Floor, Outcome, Selection, Source};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use unionfs::{Branch, Mode, Options, Unionfs};
-use vnode::{Cx, Layer, OpenFlags, XattrFlags};
+use vnode::{Cx, Layer, OpenFlags, SetAttr, XattrFlags};
 
 const CX: Cx<'static> = Cx::internal(0, 0);
 
@@ -219,4 +219,56 @@ fn other_names_of_acls_are_not_copied() {
     at(&*bed.0[&'b'], "f").setxattr(&CX, alias, b"x", XattrFlags::default()).unwrap();
     bed.merge("bc");
     assert!(has('c', b"user.a") && !has('c', alias));
+}
+
+/// A metacopy of the newer branch belongs to a file that the merge moves: one that the snapshot
+/// created, copied, or changed the attributes of.
+#[test]
+fn newer_attributes_without_data_survive_a_merge() {
+    const BIG: usize = 9000;
+    for owner in [0, 1000] {
+        for case in 0..4 {
+            let bed = Bed::new("abcd");
+            let big = |layer: &dyn Layer| {
+                create(layer, &["f"]);
+                let file = at(layer, "f");
+                file.open(&CX, OpenFlags::WRONLY).unwrap().write(&CX, &[7; BIG], 0).unwrap();
+                let set = SetAttr { uid: Some(owner), ..SetAttr::default() };
+                file.setattr(&CX, &set, None).unwrap();
+            };
+            if case > 0 {
+                big(&*bed.0[&'d']);
+            }
+            let union = bed.mount("bcd");
+            let size = match case {
+                0 => {
+                    big(&*union);
+                    BIG
+                }
+                1 => {
+                    append(&union, "f", "+");
+                    BIG + 1
+                }
+                2 => {
+                    chmod(&*union, "f", 0o604);
+                    BIG
+                }
+                _ => BIG,
+            };
+            drop(union);
+            chmod(&*bed.mount("abcd"), "f", 0o600);
+            let is_metacopy = list(&*bed.0[&'a'], "").contains(&".wh..wh.meta.f".to_owned());
+            assert!(is_metacopy, "case {case}");
+            for (branches, all) in [("bc", "acd"), ("cd", "ad")] {
+                bed.merge(branches);
+                let union = bed.mount(all);
+                let now = attr(&*union, "f");
+                let shown = (now.perm(), now.uid, read(&*union, "f").len());
+                assert_eq!(shown, (0o600, owner, size), "case {case} of owner {owner}, {branches} merged");
+            }
+            chmod(&*bed.mount("ad"), "f", 0o640);
+            bed.merge("ad");
+            assert_eq!(attr(&*bed.0[&'d'], "f").perm(), 0o640, "case {case}");
+        }
+    }
 }
