@@ -20,8 +20,8 @@ use core::ops::Range;
 use std::sync::Arc;
 use versionpolicy::{Effective, Storage};
 use versionset::{
-    BLOCK, Cause, Compressed, Content, Header, Index, Letter, Members, Newer, Record, Source, Sparse, Stamp,
-    StoreFiles, Version, block_target, new_version_name, open_version, version_name,
+    BLOCK, Cause, Compressed, Content, Header, Index, Letter, Members, Newer, Source, Sparse, Stamp, StoreFiles,
+    Version, block_target, new_version_name, open_version, version_name,
 };
 use vnode::{Cx, Entry, Errno, Kind, Name, OpenFile, OpenFlags, RenameFlags, Result, Vnode};
 
@@ -345,11 +345,7 @@ fn swap_locked(server: &Cx<'_>, locked: &mut Locked<'_>, start: &Start, temporar
     let dir = &start.files.dir;
     let name = version_name(&locked.set.stem, letter, number);
     dir.rename(server, temporary, dir, Name::new(&name)?, RenameFlags::default())?;
-    locked.append(server, &[Record::Converted { number, letter }])?;
-    // The new file counts from here on.
-    if let Err(errno) = locked.remove(server, start.version.letter, number) {
-        tracing::warn!(%errno, "version {number} of {} is stored twice", locked.set.stem.escape_ascii());
-    }
+    locked.stored_anew(server, letter, number)?;
     Ok(Outcome::Done)
 }
 

@@ -301,14 +301,7 @@ impl Core {
             locked.remove_stale(server, older)?;
         }
         let converted = versionset::absorb(server, &files, locked.index(), number, LEVEL)?;
-        for (number, letter) in converted {
-            let old = locked.index().versions.get(&number).map(|version| version.letter);
-            locked.append(server, &[Record::Converted { number, letter }])?;
-            if let Some(old) = old.filter(|old| *old != letter) {
-                locked.remove(server, old, number)?;
-            }
-        }
-        Ok(())
+        converted.into_iter().try_for_each(|(number, letter)| locked.stored_anew(server, letter, number))
     }
 }
 
@@ -328,8 +321,7 @@ fn make_dependent_sparse(server: &Cx<'_>, locked: &mut Locked<'_>, head: Option<
         copy_content(server, &*file, &*content)?;
         dress(server, entry, version, &stored.header.xattrs)
     })?;
-    locked.append(server, &[Record::Converted { number, letter: Letter::Full }])?;
-    locked.remove(server, letter, number)
+    locked.stored_anew(server, Letter::Full, number)
 }
 
 /// The oldest versions that are discarded, up to the first that is kept.

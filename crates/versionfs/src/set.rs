@@ -886,6 +886,27 @@ impl Locked<'_> {
         published
     }
 
+    /// Records that a version has its content in a new file, with this letter, and removes the old
+    /// one.
+    ///
+    /// # Errors
+    /// Those of recording it, as on a full disk. Then the old file counts, and the new one is gone.
+    pub(crate) fn stored_anew(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
+        let old = self.index().versions.get(&number).map(|version| version.letter).filter(|old| *old != letter);
+        if let Err(errno) = self.append(cx, &[Record::Converted { number, letter }]) {
+            // If the log has to be read again, it may have the record.
+            if old.is_some() && self.state.is_loaded {
+                let _ = self.remove(cx, letter, number);
+            }
+            return Err(errno);
+        }
+        // The new file counts from here on.
+        if let Some(Err(errno)) = old.map(|old| self.remove(cx, old, number)) {
+            tracing::warn!(%errno, "version {number} of {} is stored twice", self.set.stem.escape_ascii());
+        }
+        Ok(())
+    }
+
     /// Removes the file of a version, if it exists.
     pub(crate) fn remove(&mut self, cx: &Cx<'_>, letter: Letter, number: u64) -> Result<()> {
         if self.is_foreign {

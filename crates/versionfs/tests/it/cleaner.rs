@@ -41,6 +41,11 @@ fn random_histories_survive_conversions_and_discards() {
     }
 }
 
+/// Returns the number of files of versions.
+fn version_files(lower: &Arc<MemFs>) -> usize {
+    store_names(lower).iter().filter(|name| name.starts_with("file;") && *name != "file;i").count()
+}
+
 /// A history, and the same after a command that was killed at each of its steps.
 fn killed(seed: u64, before: &str, after: &str, command: &str) {
     let mut story = Story::new(seed, b"file");
@@ -72,8 +77,7 @@ fn killed(seed: u64, before: &str, after: &str, command: &str) {
         let done = control(&layer, "versionfs.clean").unwrap();
         assert!(done.contains("failed 0"), "{done}");
         let left = verify(&survivor, b"file", &story.expected);
-        let files = store_names(&survivor).iter().filter(|name| name.starts_with("file;") && *name != "file;i").count();
-        assert_eq!(files, left, "leftovers after step {at}: {:?}", store_names(&survivor));
+        assert_eq!(version_files(&survivor), left, "leftovers after step {at}: {:?}", store_names(&survivor));
         // The second walk deletes blocks that no file refers to.
         control(&layer, "versionfs.clean").unwrap();
         let links = store_names(&survivor).iter().filter(|name| name.starts_with("file;b")).count();
@@ -100,24 +104,42 @@ fn discarding_may_be_killed_at_any_step() {
     }
 }
 
+/// Runs a conversion of which a step fails.
+fn convert_failing(storage: &str, plan: Plan) -> (Arc<MemFs>, usize) {
+    let mut story = Story::new(7, b"file");
+    let faults = Faults::new();
+    let lower = MemFs::with(memfs::MemOptions::default(), &faults);
+    let layer = mount(&lower, &config(storage, ""));
+    for _ in 0..12 {
+        story.step(&layer, &lower);
+    }
+    faults.arm(plan);
+    let _ = control(&layer, "versionfs.convert");
+    faults.disarm();
+    let files = version_files(&lower);
+    let extra = files - verify(&lower, b"file", &story.expected);
+    for _ in 0..6 {
+        story.step(&layer, &lower);
+    }
+    verify(&lower, b"file", &story.expected);
+    (lower, extra)
+}
+
 #[test]
 fn a_failed_step_of_a_conversion_leaves_the_versions() {
     for (at, storage) in (1..60).step_by(2).zip(STORAGES.iter().cycle()) {
-        let mut story = Story::new(7, b"file");
-        let faults = Faults::new();
-        let lower = MemFs::with(memfs::MemOptions::default(), &faults);
-        let layer = mount(&lower, &config(storage, ""));
-        for _ in 0..12 {
-            story.step(&layer, &lower);
+        convert_failing(storage, Plan { count: Count::Changes, at, fault: Fault::Error(Errno::NOSPC) });
+    }
+}
+
+#[test]
+fn a_conversion_without_room_for_its_record_leaves_no_version_stored_twice() {
+    for storage in ["compress", "delta", "blocks"] {
+        for at in 1..60 {
+            let plan = Plan { count: Count::Only(Op::Write), at, fault: Fault::Error(Errno::NOSPC) };
+            let (lower, extra) = convert_failing(storage, plan);
+            assert_eq!(extra, 0, "write {at}, {storage}: {:?}", store_names(&lower));
         }
-        faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(vnode::Errno::NOSPC) });
-        let _ = control(&layer, "versionfs.convert");
-        faults.disarm();
-        verify(&lower, b"file", &story.expected);
-        for _ in 0..6 {
-            story.step(&layer, &lower);
-        }
-        verify(&lower, b"file", &story.expected);
     }
 }
 
