@@ -2,7 +2,7 @@
 //! restored states must equal what was recorded.
 //!
 //! `STRATA_SEED=N` runs that seed only, `STRATA_STEPS=N` with another number of steps. A failure
-//! prints what was done to the object.
+//! prints what was done to the object; `STRATA_KEEP=DIR` keeps the file system there.
 
 #![forbid(unsafe_code)]
 

@@ -145,8 +145,14 @@ impl World {
         }
     }
 
-    /// Panics with what concerns the path.
+    /// Panics with what concerns the path. Keeps the file system if that is wanted.
     fn fail(&self, path: &str, problem: &str) -> ! {
+        if let Some(directory) = std::env::var_os("STRATA_KEEP") {
+            let image = self.sandbox.path("disk.img");
+            let _written = try_run(Command::new("sync").arg("-f").arg(self.lower()));
+            let kept = Path::new(&directory).join(format!("restores-{}.img", self.seed));
+            let _kept = try_run(Command::new("cp").arg("--sparse=always").args([&image, &kept]));
+        }
         let Self { seed, number, settings, .. } = self;
         let story = self.journal.story(path);
         let text = format!("seed {seed}, step {number}, {settings:?}\nof {path}:\n{story}\n{problem}");
