@@ -83,6 +83,23 @@ impl Sandbox {
         self.file_system("btrfs", &["-q", "-f"], name, 300)
     }
 
+    /// Creates and mounts a Btrfs file system, and returns a subvolume of it with a quota of `mib`
+    /// MiB.
+    ///
+    /// # Panics
+    /// If it can't be created or mounted.
+    pub fn btrfs_with_quota(&self, name: &str, mib: u64) -> PathBuf {
+        let (dir, limit) = (self.btrfs(name), format!("{mib}M"));
+        let subvolume = dir.join("subvolume");
+        let run = |arguments: &[&str], path: &Path| {
+            crate::process::run(Command::new("btrfs").args(arguments).arg(path));
+        };
+        run(&["quota", "enable"], &dir);
+        run(&["subvolume", "create"], &subvolume);
+        run(&["qgroup", "limit", &limit], &subvolume);
+        subvolume
+    }
+
     fn file_system(&self, kind: &str, options: &[&str], name: &str, mib: u64) -> PathBuf {
         let dir = self.dir(name);
         let image = self.path(&format!("{name}.img"));

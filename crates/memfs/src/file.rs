@@ -57,14 +57,14 @@ impl MemFile {
         let room = SIZE_MAX.checked_sub(offset).filter(|&room| room > 0 || data.is_empty()).ok_or(Errno::FBIG)?;
         let mut len = (data.len() as u64).min(room);
         let mut needed = file.needed(offset, len);
-        let free = tree.free_pages(self.vnode.fs.capacity(), needed);
+        let (free, errno) = self.vnode.fs.room(&mut tree, needed);
         while len > 0 && needed > free {
             // Round down to the end of the last page that fits.
             len = ((offset + len - 1) / PAGE * PAGE).saturating_sub(offset);
             needed = tree.get(self.vnode.ino)?.data.needed(offset, len);
         }
         if len == 0 && !data.is_empty() {
-            return Err(Errno::NOSPC);
+            return Err(errno);
         }
         tree.allocates(needed);
         let last_pages = self.vnode.fs.faults.last_pages();
@@ -141,8 +141,9 @@ impl OpenFile for MemFile {
         let now = tree.now();
         let punches = mode == PUNCH_HOLE | KEEP_SIZE;
         let needed = if punches { 0 } else { tree.get(self.vnode.ino)?.data.needed(offset, len) };
-        if needed > tree.free_pages(self.vnode.fs.capacity(), needed) {
-            return Err(Errno::NOSPC);
+        let (free, errno) = self.vnode.fs.room(&mut tree, needed);
+        if needed > free {
+            return Err(errno);
         }
         tree.allocates(needed);
         let inode = tree.get_mut(self.vnode.ino)?;

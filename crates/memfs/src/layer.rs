@@ -49,7 +49,7 @@ impl MemFs {
     /// Returns the same tree, including later changes, without faults and limits.
     #[must_use]
     pub fn without_faults(&self) -> Arc<Self> {
-        let options = MemOptions { space: u64::MAX, ..self.fs.options };
+        let options = MemOptions { space: u64::MAX, quota: u64::MAX, ..self.fs.options };
         Self::over(Arc::clone(&self.fs.tree), options, Faults::new())
     }
 

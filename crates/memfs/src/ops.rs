@@ -32,8 +32,9 @@ impl MemVnode {
         let default = dir.xattrs.get(acl::DEFAULT).cloned();
         let gid = if dir_sgid { dir_gid } else { cx.gid };
         let needed = tree.object_pages;
-        if needed > tree.free_pages(self.fs.capacity(), needed) {
-            return Err(Errno::NOSPC);
+        let (free, errno) = self.fs.room(tree, needed);
+        if needed > free {
+            return Err(errno);
         }
         tree.allocates(needed);
         let ino = tree.add(kind, mode & 0o7777, cx.uid, gid);

@@ -22,6 +22,8 @@ pub struct MemOptions {
     pub lose_data: bool,
     /// Total space in bytes.
     pub space: u64,
+    /// A quota, in bytes: beyond it allocations fail with `EDQUOT`.
+    pub quota: u64,
     /// Pages, of 4 KiB, that each object takes beside its data.
     pub object_pages: u64,
     /// Whether to report that operations may hang.
@@ -48,6 +50,7 @@ impl Default for MemOptions {
             tmpfile: true,
             lose_data: false,
             space: 1 << 30,
+            quota: u64::MAX,
             object_pages: 0,
             may_hang: false,
             varies_by_caller: false,
@@ -137,6 +140,14 @@ impl Shared {
     /// Returns the number of pages that the file system has room for.
     pub(crate) fn capacity(&self) -> u64 {
         self.space.load(Ordering::Relaxed) / PAGE
+    }
+
+    /// Returns how many of `wanted` pages can be allocated, at least if they are not enough, and
+    /// the error if they are not.
+    pub(crate) fn room(&self, tree: &mut Tree, wanted: u64) -> (u64, Errno) {
+        let (capacity, quota) = (self.capacity(), self.options.quota / PAGE);
+        let errno = if quota < capacity { Errno::DQUOT } else { Errno::NOSPC };
+        (tree.free_pages(capacity.min(quota), wanted), errno)
     }
 
     pub(crate) fn stat_fs(&self, tree: &Tree) -> StatFs {

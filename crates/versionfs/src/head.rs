@@ -9,7 +9,7 @@ use crate::inode::{Inode, Place};
 use crate::retain::{info, stored};
 use crate::session::{Active, Session};
 use crate::set::{Locked, Made, Set, link_stem};
-use crate::space::{is_last_try, loses_version, wants};
+use crate::space::{belongs_to, is_last_try, loses_version, wants};
 use std::sync::Arc;
 use versionpolicy::{Effective, NoSpace, Storage, Versions};
 use versionset::{
@@ -300,6 +300,7 @@ impl Head<'_> {
         make: impl Fn(&mut Locked<'_>, &Version) -> Result<T>,
     ) -> Result<(Version, T)> {
         let server = self.core.server(cx);
+        belongs_to(attr.uid);
         locked.check_head(&server, &Stamp::of(attr))?;
         for attempt in 0..2 {
             let version = self.describe(cx, locked.index(), attr, cause, letter);
@@ -539,7 +540,7 @@ impl Head<'_> {
 
     /// Whether a name goes or comes although the record of that has no room yet.
     fn may_go_unrecorded(&self, cx: &Cx<'_>, attr: &Attr, errno: Errno) -> Result<bool> {
-        if errno == Errno::NOSPC && !is_last_try() {
+        if matches!(errno, Errno::NOSPC | Errno::DQUOT) && !is_last_try() {
             return Ok(false);
         }
         let policy = self.policy(cx, attr)?;
@@ -553,8 +554,7 @@ impl Head<'_> {
         let skips = policy.is_some_and(|policy| policy.nospace == NoSpace::Skip);
         let adds = matches!(cause, Cause::Write | Cause::Fallocate);
         match errno {
-            Errno::NOSPC => is_last_try() && (skips || (loses_version() && !adds)),
-            Errno::DQUOT => skips,
+            Errno::NOSPC | Errno::DQUOT => is_last_try() && (skips || (loses_version() && !adds)),
             _ => false,
         }
     }

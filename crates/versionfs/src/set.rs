@@ -640,10 +640,10 @@ impl Locked<'_> {
     /// nothing more can be discarded for that, the record is in memory until there is some.
     ///
     /// # Errors
-    /// Those of the layer below; `ENOSPC` if more can be discarded.
+    /// Those of the layer below; `ENOSPC` or `EDQUOT` if more can be discarded.
     pub(crate) fn append_surely(&mut self, cx: &Cx<'_>, records: &[Record]) -> Result<()> {
         match self.append(cx, records) {
-            Err(Errno::NOSPC) if !is_last_try() => Err(Errno::NOSPC),
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT)) if !is_last_try() => Err(errno),
             appended => self.kept(records, appended),
         }
     }

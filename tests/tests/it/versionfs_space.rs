@@ -163,6 +163,44 @@ fn history_gives_way_on_btrfs() {
     gives_way(|sandbox| sandbox.btrfs("disk"), Transport::Device, 3);
 }
 
+/// The file system has room, but the subvolume's quota is used up.
+#[test]
+fn history_gives_way_to_a_quota() {
+    let mount = Mount::new(|sandbox| sandbox.btrfs_with_quota("disk", 32), Transport::Ring);
+    let mut rng = Rng::new(4);
+    let write = |path: &Path, data: &[u8]| {
+        let mut file = File::create(path)?;
+        file.write_all(data).and_then(|()| file.sync_all())
+    };
+    let paths = (0..).map(|n| mount.path(&format!("f{n}")));
+    let mut names: Vec<PathBuf> = paths.take_while(|path| write(path, &rng.bytes(1 << 20)).is_ok()).collect();
+    assert!(names.len() > 16);
+    for round in 0..2 {
+        let (gone, left) = names.split_at(names.len() / 2);
+        for path in gone {
+            fs::remove_file(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        for (n, path) in left.iter().enumerate() {
+            let done = match n % 3 {
+                0 => File::options().write(true).open(path).and_then(|file| file.set_len(100_000)),
+                1 => fs::set_permissions(path, fs::Permissions::from_mode(0o600 + round)),
+                _ => fs::rename(path, path.with_extension("new"))
+                    .and_then(|()| fs::rename(path.with_extension("new"), path)),
+            };
+            done.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        // Half of what was removed is for data again.
+        for path in &gone[gone.len() / 2..] {
+            write(path, &rng.bytes(1 << 20)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
+        names.retain(|path| path.exists());
+    }
+    let kept = mount.path("kept");
+    fs::write(&kept, "first").unwrap();
+    fs::write(&kept, "second").unwrap();
+    assert_eq!(texts(mount.dir(), "kept"), ["first"]);
+}
+
 /// On a full disk, files with several names: what works natively works, nothing is lost, and each
 /// version can be read, also after the server was killed.
 fn keeps_links(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport) {

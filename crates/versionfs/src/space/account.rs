@@ -1,6 +1,7 @@
 //! What the versions of a mount take, counted as they are made, discarded and converted.
 
 use super::next::Next;
+use super::quota::Quotas;
 use super::room::{Counts, Need, Rooms, SHARE};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use vnode::StatFs;
 
 /// Passes for a few small versions take at most this fraction of the time.
-const PAUSE: u32 = 10;
+pub(super) const PAUSE: u32 = 10;
 
 /// Programs that the layer does not see writing take a quarter of the free space between two looks
 /// at most if they write so many bytes per second.
@@ -31,9 +32,13 @@ pub(crate) struct Space {
     /// Held by a pass.
     pub(super) next: Mutex<Next>,
     pub(super) state: Mutex<State>,
+    /// Held by a pass for a quota.
+    pub(super) quotas: Mutex<Quotas>,
     pub(super) changed: Condvar,
     /// Whether the next operation makes a pass first.
     pub(super) is_urgent: AtomicBool,
+    /// Versions that were made, or parts of them.
+    pub(super) made: AtomicU64,
     /// Versions that were discarded.
     pub(super) discards: AtomicU64,
     /// Open files that are written without the layer.
@@ -102,6 +107,7 @@ impl State {
 impl Space {
     /// Notes that a version, or a part of one, takes `bytes` and so many inodes.
     pub(crate) fn grew(&self, bytes: u64, inodes: u64) {
+        self.made.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
         state.grown.add(bytes, inodes);
         if state.is_scarce {

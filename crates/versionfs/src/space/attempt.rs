@@ -18,6 +18,8 @@ pub(super) struct Attempt {
     pub(super) is_partial: bool,
     /// What its version takes in bytes, as far as is known.
     pub(super) wants: u64,
+    /// The owner of its version, if it makes one.
+    pub(super) owner: Option<u32>,
 }
 
 thread_local! {
@@ -28,6 +30,7 @@ thread_local! {
         lacked_data: false,
         is_partial: false,
         wants: 0,
+        owner: None,
     }) };
 }
 
@@ -39,7 +42,7 @@ pub(super) fn note(change: impl FnOnce(&mut Attempt)) {
 
 /// Passes on the result of storing a user's data: for that, protected versions stay.
 pub(crate) fn of_data<T>(result: Result<T>) -> Result<T> {
-    if matches!(result, Err(Errno::NOSPC)) {
+    if matches!(result, Err(Errno::NOSPC | Errno::DQUOT)) {
         note(|attempt| attempt.lacked_data = true);
     }
     result
@@ -53,6 +56,11 @@ pub(crate) fn is_partial() {
 /// Notes that a version takes so many bytes.
 pub(crate) fn wants(bytes: u64) {
     note(|attempt| attempt.wants = attempt.wants.max(bytes));
+}
+
+/// Notes whose version is made: it counts against that user's quota.
+pub(crate) fn belongs_to(uid: u32) {
+    note(|attempt| attempt.owner = Some(uid));
 }
 
 /// Whether nothing more is discarded for the operation of this thread.

@@ -1,5 +1,6 @@
 //! The space of the history: it keeps to its bound, and yields when the file system below is
-//! nearly full, the oldest versions first (docs/versioning-policies.md, "Space").
+//! nearly full, the oldest versions first (docs/versioning-policies.md, "Space"). A full quota is
+//! that of one user, whose history then yields (`quota.rs`).
 //!
 //! A walk over all stores adds up what the versions take, and remembers those that go first: as
 //! many as fit in memory. A *pass* discards some of them. A thread of the mount makes passes ahead
@@ -9,16 +10,18 @@
 mod account;
 mod attempt;
 mod next;
+mod quota;
 mod room;
 
 pub(crate) use account::Space;
-pub(crate) use attempt::{is_last_try, is_partial, loses_version, of_data, once, wants};
+pub(crate) use attempt::{belongs_to, is_last_try, is_partial, loses_version, of_data, once, wants};
 
 use crate::cleaner::Cleaned;
 use crate::core::Core;
 use attempt::{Attempt, is_under_way};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
+use next::Next;
 use room::{Need, Rooms, left};
 use std::sync::Arc;
 use std::time::Instant;
@@ -60,11 +63,11 @@ pub(crate) fn keep(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// Runs an operation that may make a version. If the disk is full, discards old versions and
-    /// runs it again. The caller holds no lock.
+    /// Runs an operation that may make a version. If the disk or a quota is full, discards old
+    /// versions and runs it again. The caller holds no lock.
     ///
     /// # Errors
-    /// Those of `run`; `ENOSPC` only if nothing more may go. `MAY_BLOCK`.
+    /// Those of `run`; `ENOSPC` and `EDQUOT` only if nothing more may go. `MAY_BLOCK`.
     pub(crate) fn with_room<T>(&self, cx: &Cx<'_>, run: impl Fn() -> Result<T>) -> Result<T> {
         if is_under_way() {
             return run();
@@ -79,14 +82,23 @@ impl Core {
         loop {
             let seen = self.space.discards.load(Ordering::Relaxed);
             let (result, attempt) = Attempt::run(is_last, loses, &run);
-            if !matches!(result, Err(Errno::NOSPC)) || is_last || attempt.is_partial {
+            let is_quota = match &result {
+                Err(Errno::NOSPC) => false,
+                Err(Errno::DQUOT) => true,
+                _ => return result,
+            };
+            if is_last || attempt.is_partial {
                 return result;
             }
             cx.require_blocking()?;
             let need = if attempt.lacked_data { Need::Data(tries) } else { Need::Version(tries) };
-            let has_room = self.make_room(need, (seen, attempt.wants), &mut Cleaned::default(), &|| false);
+            let has_room = if is_quota {
+                self.make_room_for(attempt.owner.unwrap_or(cx.uid), need, attempt.wants)
+            } else {
+                self.make_room(need, (seen, attempt.wants), &mut Cleaned::default(), &|| false)
+            };
             let made = has_room.unwrap_or_else(|errno| {
-                tracing::warn!(%errno, "can't discard old versions for an operation on a full disk");
+                tracing::warn!(%errno, "can't discard old versions for an operation that lacks space");
                 Made::Nothing
             });
             if made != Made::Room && attempt.lacked_data {
@@ -206,15 +218,23 @@ impl Core {
             }
             self.walk(&cx, &mut next, stops)?;
         };
+        let count = cleaned.discarded - before.0;
+        self.end_pass(&cx, &mut next, count, stops);
+        let is_settled = !is_enough && !stops() && cleaned.failed == before.1;
+        self.space.passed(need, debt, begun, (is_settled, count == 0));
+        Ok(if count > 0 { Made::Room } else { Made::Nothing })
+    }
+
+    /// Ends a pass that discarded so many versions.
+    fn end_pass(&self, cx: &Cx<'_>, next: &mut Next, count: u64, stops: &dyn Fn() -> bool) {
         for set in core::mem::take(&mut next.unwritten) {
-            if let Err(errno) = set.lock(self, &cx).and_then(|mut locked| locked.write_late(&cx)) {
+            if let Err(errno) = set.lock(self, cx).and_then(|mut locked| locked.write_late(cx)) {
                 tracing::debug!(%errno, "can't write the index {} yet", set.stem.escape_ascii());
             }
         }
         self.write_late();
-        let count = cleaned.discarded - before.0;
         if count > 0
-            && let Err(errno) = self.blocks.collect(&cx, stops)
+            && let Err(errno) = self.blocks.collect(cx, stops)
         {
             tracing::debug!(%errno, "can't give back the space of content-addressed versions yet");
         }
@@ -223,8 +243,5 @@ impl Core {
             1..MANY => tracing::debug!("discarded {count} old versions for lack of room"),
             _ => tracing::info!("discarded {count} old versions for lack of room"),
         }
-        let is_settled = !is_enough && !stops() && cleaned.failed == before.1;
-        self.space.passed(need, debt, begun, (is_settled, count == 0));
-        Ok(if count > 0 { Made::Room } else { Made::Nothing })
     }
 }

@@ -141,6 +141,21 @@ impl Core {
     /// Adds up what all versions take, and remembers those that go first.
     pub(super) fn walk(&self, cx: &Cx<'_>, next: &mut Next, stops: &dyn Fn() -> bool) -> Result<()> {
         let grown = self.space.state.lock().grown;
+        if let Some((total, kept)) = self.walk_of(cx, None, next, stops)? {
+            self.space.walked(total, kept, grown);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::walk`], for the versions of one owner, or of all. Returns what they take, and
+    /// what those take that never go, in bytes; `None` if it was stopped.
+    pub(super) fn walk_of(
+        &self,
+        cx: &Cx<'_>,
+        owner: Option<u32>,
+        next: &mut Next,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<Option<(Counts, u64)>> {
         let (mut heap, mut total, mut expendable) = (BinaryHeap::new(), Counts::default(), 0);
         next.versions.clear();
         (next.is_all, next.walked) = (true, None);
@@ -152,7 +167,7 @@ impl Core {
             let position = Arc::new(position.to_vec());
             self.each_set(cx, found, &mut |set| {
                 let (home, is_links) = ((found.dir.id(), found.dir.generation()), found.is_links);
-                self.weigh(cx, &set, &mut total, &mut |(rank, died), info, bytes| {
+                self.weigh(cx, &set, owner, &mut total, &mut |(rank, died), info, bytes| {
                     expendable += bytes;
                     let (stem, position) = (Arc::clone(&set.stem), Arc::clone(&position));
                     let (number, recorded) = (info.number, info.died);
@@ -165,13 +180,13 @@ impl Core {
             })?;
             Ok(!stops())
         };
-        if walk::stores(cx, &self.root(), &[], (visit, unread))? {
-            next.versions = heap.into_sorted_vec();
-            next.versions.reverse();
-            next.walked = Some(Instant::now());
-            self.space.walked(total, total.bytes.saturating_sub(expendable), grown);
+        if !walk::stores(cx, &self.root(), &[], (visit, unread))? {
+            return Ok(None);
         }
-        Ok(())
+        next.versions = heap.into_sorted_vec();
+        next.versions.reverse();
+        next.walked = Some(Instant::now());
+        Ok(Some((total, total.bytes.saturating_sub(expendable))))
     }
 
     /// Calls `visit` for each set of a store. What can't be read is passed over.
@@ -196,10 +211,17 @@ impl Core {
         Ok(())
     }
 
-    /// Adds up what the versions of a set take with all that goes with them. Calls `add` for those
-    /// that may go.
-    pub(super) fn weigh(&self, cx: &Cx<'_>, set: &Arc<Set>, total: &mut Counts, add: Add<'_>) -> Result<()> {
-        let (newest, infos, index) = {
+    /// Adds up what the versions of a set take with all that goes with them, of one owner or of
+    /// all. Calls `add` for those that may go.
+    pub(super) fn weigh(
+        &self,
+        cx: &Cx<'_>,
+        set: &Arc<Set>,
+        owner: Option<u32>,
+        total: &mut Counts,
+        add: Add<'_>,
+    ) -> Result<()> {
+        let (newest, infos, owners, index) = {
             let locked = set.lock(self, cx)?;
             let Some(newest) = locked.index().newest().cloned() else { return Ok(()) };
             let mut infos = locked.infos(cx, &crate::tags::times(self, cx)?)?;
@@ -207,12 +229,17 @@ impl Core {
                 // The directory and its store.
                 info.stored += if version.letter == Letter::Directory { 2 * SMALL_FILE } else { 0 };
             }
-            (newest, infos, locked.index_len())
+            let owners: Vec<u32> = locked.index().versions.values().map(|version| version.uid).collect();
+            (newest, infos, owners, locked.index_len())
         };
+        if owner.is_some_and(|owner| !owners.contains(&owner)) {
+            return Ok(());
+        }
         let head = set.content_head(self, cx)?;
         let policy = self.policy_of_version(cx, set, head.as_ref(), &newest);
         let ranks = ranks(&policy, &infos, self.policies.now(self.now()));
-        for (info, (rank, died)) in infos.iter().zip(ranks) {
+        let of_owner = owners.iter().map(|uid| owner.is_none_or(|owner| owner == *uid));
+        for ((info, (rank, died)), _) in infos.iter().zip(ranks).zip(of_owner).filter(|(_, is_of_owner)| *is_of_owner) {
             // The index goes with the newest.
             let is_newest = info.number == newest.number;
             let bytes = info.stored + if is_newest { index.next_multiple_of(SMALL_FILE) } else { 0 };

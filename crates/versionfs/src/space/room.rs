@@ -124,17 +124,25 @@ impl Left {
     }
 }
 
+/// Returns what goes at least for an operation that needs room.
+pub(super) const fn first(unit: Unit, need: Need) -> u64 {
+    let first = match unit {
+        Unit::Bytes => FIRST,
+        Unit::Inodes => FIRST_INODES,
+    };
+    match need {
+        Need::Ahead => 0,
+        Need::Data(tries) | Need::Version(tries) => first << (4 * tries),
+    }
+}
+
 /// Returns what of `total` remains.
 pub(super) fn left(total: u64, limit: VolumeLimit, room: Room, debt: u64, need: Need) -> Left {
     const ALL: u64 = u64::MAX;
     let max = room.max;
     // Some more, or the next version would exceed it again.
     let bound = if total > max { max - max / 10 } else { ALL };
-    let first = if room.unit == Unit::Bytes { FIRST } else { FIRST_INODES };
-    let needed = match need {
-        Need::Ahead => 0,
-        Need::Data(tries) | Need::Version(tries) => first << (4 * tries),
-    };
+    let needed = first(room.unit, need);
     let share = if need == Need::Ahead { 0 } else { total / SHARE };
     let wanted = needed.max(share).max(room.shortage());
     let without = |bytes: u64| if bytes == 0 { ALL } else { total.saturating_sub(bytes) };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use testkit::Rng;
 use versionfs::VersionFs;
 use versionset::Letter;
-use vnode::{Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
+use vnode::{Cx, Errno, Layer, OpenFlags, RenameFlags, Result, SetAttr, Vnode, XattrFlags};
 
 const SPACE: u64 = 2 << 20;
 
@@ -53,14 +53,13 @@ fn get(dir: &Arc<dyn Vnode>, file: &str) -> Arc<dyn Vnode> {
     dir.lookup(&cx(), name(file.as_bytes())).unwrap().unwrap().vnode
 }
 
-/// Fills the lower file system, as other programs do.
+/// Fills the lower file system or its quota, as other programs do.
 fn fill(lower: &Arc<MemFs>) {
     let (_, file) = lower.root().create(&cx(), name(b"filler"), 0o644, OpenFlags::WRONLY).unwrap();
     let mut at = 0;
     while let Ok(written) = file.write(&cx(), &[7; 4096], at) {
         at += written as u64;
     }
-    assert_eq!(free(lower), 0);
 }
 
 /// Reads all versions of a name through the mount. Returns how many there are.
@@ -189,6 +188,71 @@ fn what_takes_no_space_succeeds_on_a_full_disk() {
             assert_eq!(inspect(&lower, true).texts, [""; 0], "{what} with {versions} versions");
         }
     }
+}
+
+/// A file system with much room, and a quota of [`SPACE`].
+fn with_quota() -> Arc<MemFs> {
+    MemFs::with(MemOptions { space: 64 * SPACE, quota: SPACE, ..MemOptions::default() }, &Faults::new())
+}
+
+#[test]
+fn what_takes_no_space_succeeds_on_a_full_quota() {
+    for versions in [0, 1, 6] {
+        for (what, run) in FREE {
+            let lower = with_quota();
+            let layer = mount(&lower, CONFIG);
+            full(&layer, &lower, versions);
+            assert_eq!(run(&layer.root()), Ok(()), "{what} with {versions} versions");
+            let kept = check_versions(&layer, "old");
+            if versions == 6 {
+                let oldest = *index(&lower, b"old").versions.keys().next().unwrap_or(&7);
+                assert!(oldest > 1 && oldest + kept as u64 == 7, "{what}: {oldest}, {kept}");
+                assert_eq!(check_versions(&layer, "f"), usize::from(what != "rename"), "{what}");
+            }
+            assert!(read_all(&*get(&layer.root(), "old")) == content("old", versions, 20_000), "{what}");
+            drop(layer);
+            assert_eq!(inspect(&lower, true).texts, [""; 0], "{what} with {versions} versions");
+        }
+    }
+}
+
+/// A full quota is that of one user: the history of others stays, and a quarter of the user's own
+/// that minimums protect.
+#[test]
+fn data_takes_room_from_the_history_of_its_owner() {
+    let lower = with_quota();
+    let layer = mount(&lower, CONFIG);
+    let root = layer.root();
+    root.setattr(&cx(), &SetAttr { mode: Some(0o777), ..SetAttr::default() }, None).unwrap();
+    let user = |uid| Cx::internal(uid, uid);
+    let write = |uid, file: &str, data: &[u8]| -> Result<()> {
+        let opened = match root.lookup(&user(uid), name(file.as_bytes()))? {
+            Some(entry) => entry.vnode.open(&user(uid), OpenFlags::WRONLY.with_trunc())?,
+            None => root.create(&user(uid), name(file.as_bytes()), 0o644, OpenFlags::WRONLY)?.1,
+        };
+        opened.write(&user(uid), data, 0).map(|written| assert_eq!(written, data.len()))
+    };
+    for n in 0..=16 {
+        write(7, "seven", &content("seven", n, 20_000)).unwrap();
+        write(8, "eight", &content("eight", n, 20_000)).unwrap();
+    }
+    fill(&lower);
+    assert_eq!(write(9, "nine", b"9"), Err(Errno::DQUOT), "who has no history");
+    assert_eq!((check_versions(&layer, "seven"), check_versions(&layer, "eight")), (16, 16));
+    write(7, "more", &[1; 100_000]).unwrap();
+    let kept = check_versions(&layer, "seven");
+    assert!((3..12).contains(&kept), "{kept}");
+    assert_eq!(*index(&lower, b"seven").versions.keys().next_back().unwrap(), 16, "the newest stays");
+    assert_eq!(check_versions(&layer, "eight"), 16);
+    let more = (0..40).map(|n| write(7, &format!("more{n}"), &[1; 20_000])).filter(Result::is_ok).count();
+    assert!((1..20).contains(&more), "{more}");
+    assert!(check_versions(&layer, "seven") >= 3);
+    assert_eq!(check_versions(&layer, "eight"), 16);
+    // Where nothing yields, `nospace` decides.
+    lower.root().unlink(&cx(), name(b"filler")).unwrap();
+    fill(&lower);
+    let layer = mount(&lower, "builtin = false\n[volume]\nfree = \"none\"");
+    assert_eq!(layer.root().unlink(&cx(), name(b"more")), Err(Errno::DQUOT));
 }
 
 /// Without room, a write that would lose the only version of what it overwrites fails, and data
