@@ -12,9 +12,10 @@
 //! * [`crate::notifier`] sends the notification. It waits for pages locked by a getdents(2), whose
 //!   buffer may be a mapped file of this mount. The reply that reveals the change waits for it, but
 //!   only briefly.
-//! * The kernel ignores the attributes of a reply during which it was notified. If they show other
-//!   permissions, the notification is therefore sent after the reply: the request may be part of a
-//!   permission check, which would use the old ones.
+//! * The kernel ignores the attributes of a reply during which it was notified. If it lacks the
+//!   permissions in them, the notification is therefore sent after the reply: the request may be
+//!   part of a permission check, which would use the old ones. The kernel lacks those that another
+//!   program set, and those that follow from an ACL: the reply to a SETXATTR has no mode.
 
 use crate::notifier::{Notification, NotificationQueue};
 use std::collections::hash_map::Entry;
@@ -22,7 +23,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use vnode::{Attr, Cx, MAY_BLOCK, NumberMap, Result, SHARDS, Vnode, shard_of};
+use vnode::{Attr, Cx, Kind, MAY_BLOCK, NumberMap, Result, SHARDS, Vnode, shard_of};
 
 /// How long a reply waits for the kernel to drop a listing.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(100);
@@ -32,7 +33,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_millis(100);
 struct Record {
     /// Hash of the mtime, which the kernel compares itself.
     modified: u64,
-    /// Hash of owner, group and mode.
+    /// Hash of owner, group and mode ([`rights_of`]).
     rights: u64,
     /// Hash of everything else that reveals a change of the listing.
     rest: u64,
@@ -40,9 +41,12 @@ struct Record {
 
 impl Record {
     fn of(attr: &Attr, stamp: u64) -> Self {
-        let rights = hash_of(&(attr.mode, attr.uid, attr.gid));
-        Self { modified: hash_of(&attr.mtime), rights, rest: hash_of(&(attr.ctime, stamp)) }
+        Self { modified: hash_of(&attr.mtime), rights: rights_of(attr), rest: hash_of(&(attr.ctime, stamp)) }
     }
+}
+
+fn rights_of(attr: &Attr) -> u64 {
+    hash_of(&(attr.mode, attr.uid, attr.gid))
 }
 
 fn hash_of(value: &impl Hash) -> u64 {
@@ -60,7 +64,7 @@ enum Verdict {
     KernelNotices(Record),
     /// The listing is out of date and the mtime is unchanged.
     Stale(Record),
-    /// The listing may be out of date, and the kernel needs the attributes.
+    /// The listing may be out of date, and the kernel lacks the permissions.
     OtherRights(Record),
 }
 
@@ -69,6 +73,10 @@ enum Verdict {
 pub(crate) struct ListingCache {
     shards: [Mutex<NumberMap<Record>>; SHARDS],
     count: AtomicUsize,
+    /// Directories whose permissions follow from an ACL that was set since attributes of them were
+    /// sent, with a hash of these permissions.
+    unsent: Mutex<NumberMap<u64>>,
+    unsent_count: AtomicUsize,
 }
 
 impl ListingCache {
@@ -119,11 +127,12 @@ impl ListingCache {
     }
 
     /// Runs a change of a node's attributes through this mount, which changes no entry. A listing
-    /// that was valid remains so.
+    /// that was valid remains so. `sends`: the reply to the change has the attributes.
     pub(crate) fn keeping<T>(
         &self,
         cx: &Cx<'_>,
         (node, vnode): (u64, &dyn Vnode),
+        sends: bool,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let state = || Some((vnode.getattr(cx).ok()?, vnode.listing_stamp(cx)?));
@@ -137,7 +146,45 @@ impl ListingCache {
         {
             *record = Record::of(&now, stamp);
         }
+        if !sends
+            && vnode.kind() == Kind::Directory
+            && let Ok(now) = vnode.getattr(cx)
+        {
+            let mut unsent = self.unsent();
+            unsent.insert(node, rights_of(&now));
+            self.unsent_count.store(unsent.len(), Ordering::Relaxed);
+        }
         done
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, NumberMap<u64>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the kernel lacks the permissions in these attributes, which it gets now, because an
+    /// ACL was set.
+    fn is_unsent(&self, node: u64, attr: &Attr) -> bool {
+        if self.unsent_count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut unsent = self.unsent();
+        let Some(rights) = unsent.get(&node).copied() else { return false };
+        // Attributes from before the change may come later than it.
+        if rights == rights_of(attr) {
+            unsent.remove(&node);
+            self.unsent_count.store(unsent.len(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Forgets a node: the kernel has no attributes of it.
+    pub(crate) fn forget(&self, node: u64) {
+        self.remove(node);
+        if self.unsent_count.load(Ordering::Relaxed) > 0 {
+            let mut unsent = self.unsent();
+            unsent.remove(&node);
+            self.unsent_count.store(unsent.len(), Ordering::Relaxed);
+        }
     }
 
     /// Compares attributes that are about to be sent to the kernel. If they show that its listing
@@ -152,8 +199,13 @@ impl ListingCache {
         attr: &Attr,
         notifier: &Arc<NotificationQueue>,
     ) -> Result<()> {
+        let is_unsent = self.is_unsent(node, attr);
         match self.verdict(cx, node, vnode, attr) {
             Verdict::Valid => {}
+            Verdict::OtherRights(record) => self.drop_later(node, record, notifier),
+            Verdict::KernelNotices(record) | Verdict::Stale(record) if is_unsent => {
+                self.drop_later(node, record, notifier);
+            }
             Verdict::KernelNotices(record) => {
                 notifier.enqueue(invalidate_listing(node));
                 self.drop_record(node, record);
@@ -164,12 +216,14 @@ impl ListingCache {
                 notifier.enqueue_and_wait(invalidate_listing(node), REPLY_TIMEOUT);
                 self.drop_record(node, record);
             }
-            Verdict::OtherRights(record) => {
-                notifier.defer(invalidate_listing(node));
-                self.drop_record(node, record);
-            }
         }
         Ok(())
+    }
+
+    /// Invalidates a listing after the reply.
+    fn drop_later(&self, node: u64, record: Record, notifier: &Arc<NotificationQueue>) {
+        notifier.defer(invalidate_listing(node));
+        self.drop_record(node, record);
     }
 
     /// Like `check`, but without waiting: for the entries of a listing.
@@ -182,7 +236,8 @@ impl ListingCache {
     ) {
         match self.verdict(cx, node, vnode, attr) {
             Verdict::Valid => {}
-            Verdict::KernelNotices(record) | Verdict::Stale(record) | Verdict::OtherRights(record) => {
+            Verdict::OtherRights(record) => self.drop_later(node, record, notifier),
+            Verdict::KernelNotices(record) | Verdict::Stale(record) => {
                 notifier.enqueue(invalidate_listing(node));
                 self.drop_record(node, record);
             }
@@ -258,17 +313,38 @@ mod tests {
             dir.setattr(&CX, &set, None).map(drop)
         };
         listing_cache.begin(&CX, 7, &*dir).unwrap();
-        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o700)).unwrap();
+        listing_cache.keeping(&CX, (7, &*dir), true, || chmod(0o700)).unwrap();
         assert_eq!(verdict(&listing_cache, &*dir), Verdict::Valid);
         // By another program.
         chmod(0o750).unwrap();
         let Verdict::OtherRights(record) = verdict(&listing_cache, &*dir) else { panic!("another mode") };
-        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o700)).unwrap();
+        listing_cache.keeping(&CX, (7, &*dir), true, || chmod(0o700)).unwrap();
         assert_eq!(verdict(&listing_cache, &*dir), Verdict::Stale(record));
         listing_cache.drop_record(7, record);
         listing_cache.begin(&CX, 7, &*dir).unwrap();
         touch("a");
-        listing_cache.keeping(&CX, (7, &*dir), || chmod(0o755)).unwrap();
+        listing_cache.keeping(&CX, (7, &*dir), true, || chmod(0o755)).unwrap();
         assert!(matches!(verdict(&listing_cache, &*dir), Verdict::OtherRights(_)));
+    }
+
+    #[test]
+    fn permissions_by_an_acl_are_unsent_until_the_kernel_gets_them() {
+        let (listing_cache, fs) = (ListingCache::default(), MemFs::new());
+        let dir = fs.root();
+        let chmod = |mode| {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            dir.setattr(&CX, &set, None).map(drop)
+        };
+        let before = dir.getattr(&CX).unwrap();
+        // As a SETXATTR does.
+        listing_cache.keeping(&CX, (7, &*dir), false, || chmod(0o711)).unwrap();
+        let after = dir.getattr(&CX).unwrap();
+        assert!(listing_cache.is_unsent(7, &before), "attributes from before");
+        assert!(listing_cache.is_unsent(7, &after));
+        assert!(!listing_cache.is_unsent(7, &after), "they were sent");
+        listing_cache.keeping(&CX, (7, &*dir), false, || chmod(0o755)).unwrap();
+        listing_cache.forget(7);
+        assert!(!listing_cache.is_unsent(7, &after));
+        assert_eq!(listing_cache.unsent_count.load(Ordering::Relaxed), 0);
     }
 }

@@ -157,6 +157,24 @@ impl Server {
         (Attr { size: held.size, ..attr }, Duration::ZERO)
     }
 
+    /// Runs a change of an extended attribute.
+    fn changing_xattr(
+        &self,
+        call: &RequestContext<'_>,
+        (node, vnode): (u64, &dyn Vnode),
+        key: &[u8],
+        change: impl FnOnce() -> Reply<()>,
+    ) -> Reply<()> {
+        let is_acl = key == ACL_ACCESS;
+        let done = self.listing_cache.keeping(&call.cx(0), (node, vnode), !is_acl, change);
+        if is_acl {
+            // The kernel invalidates the attributes after the reply, but accepts older ones that
+            // another thread receives even later.
+            self.notifier.send_attributes(node);
+        }
+        done
+    }
+
     /// Makes the kernel discard its attributes of a node, and those in replies to requests that it
     /// has sent so far.
     fn discard_attributes(&self, node: u64) {
@@ -447,6 +465,13 @@ impl Kernel for Server {
     }
 }
 
+/// Name of the extended attribute with the access ACL, on which the mode depends.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+/// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`, which change attributes of an object.
+const SETFLAGS: u32 = 0x4008_6602;
+const FSSETXATTR: u32 = 0x401c_5820;
+
 /// Whether an error of a lookup comes from a disk, a server or a shortage, and so says nothing
 /// about the object.
 const fn says_nothing(errno: Errno) -> bool {
@@ -556,7 +581,7 @@ impl Filesystem for Server {
             if self.nodes.forget(one.nodeid, one.nlookup, || self.notifier.names.forget(one.nodeid)) {
                 self.files.pages.forget(one.nodeid);
                 self.files.shared_mappings.forget(one.nodeid);
-                self.listing_cache.remove(one.nodeid);
+                self.listing_cache.forget(one.nodeid);
                 self.files.forget_cached_open(one.nodeid);
             }
         }
@@ -581,7 +606,8 @@ impl Filesystem for Server {
         let cx = call.cx(0);
         let set = suid::exact_change(&cx, &*vnode, convert::set_attr(arg))?;
         let begun = self.files.pages.begin(node);
-        let changed = self.listing_cache.keeping(&cx, (node, &*vnode), || vnode.setattr(&cx, &set, file.as_deref()));
+        let changed =
+            self.listing_cache.keeping(&cx, (node, &*vnode), true, || vnode.setattr(&cx, &set, file.as_deref()));
         match &changed {
             Ok(attr) => self.files.pages.end(&begun, Some(attr)),
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
@@ -863,8 +889,8 @@ impl Filesystem for Server {
         let how = XattrFlags { create: arg.flags & CREATE != 0, replace: arg.flags & REPLACE != 0 };
         let cx = call.cx(0);
         // The kernel sets the flag for both ACLs, but only the access ACL affects the mode.
-        let kills = arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == b"system.posix_acl_access";
-        self.listing_cache.keeping(&cx, (node, &*vnode), || {
+        let kills = arg.setxattr_flags & fuse::abi::SETXATTR_ACL_KILL_SGID != 0 && key == ACL_ACCESS;
+        self.changing_xattr(&call, (node, &*vnode), key, || {
             vnode.setxattr(&cx, key, value, how)?;
             let mode = if kills { vnode.getattr(&cx)?.perm() } else { 0 };
             if mode & 0o2000 != 0 {
@@ -905,7 +931,7 @@ impl Filesystem for Server {
         self.check_writable()?;
         let (call, vnode) = (self.context(rq), self.nodes.get(node)?);
         let cx = call.cx(0);
-        self.listing_cache.keeping(&cx, (node, &*vnode), || vnode.removexattr(&cx, key))
+        self.changing_xattr(&call, (node, &*vnode), key, || vnode.removexattr(&cx, key))
     }
 
     fn access(&self, _rq: &Request<'_>, _node: u64, _mask: u32) -> Reply<()> {
@@ -938,7 +964,15 @@ impl Filesystem for Server {
             return self.control(rq, node, input, out);
         }
         let call = self.context(rq);
-        let reply = self.nodes.get(node)?.ioctl(&call.cx(0), arg.cmd, input, out)?;
+        let (vnode, cx) = (self.nodes.get(node)?, call.cx(0));
+        let reply = if matches!(arg.cmd, SETFLAGS | FSSETXATTR) {
+            let done = self.listing_cache.keeping(&cx, (node, &*vnode), true, || vnode.ioctl(&cx, arg.cmd, input, out));
+            // The kernel does not expect that the ctime moves.
+            self.notifier.send_attributes(node);
+            done?
+        } else {
+            vnode.ioctl(&cx, arg.cmd, input, out)?
+        };
         Ok((IoctlOut { result: reply.result, ..IoctlOut::default() }, reply.len))
     }
 

@@ -10,6 +10,9 @@ use access::{ACL_ACCESS, Acl};
 use versionset::{BLOCK, Cause};
 use vnode::{Attr, Cx, Errno, Kind, OpenFile, OpenFlags, Result, SetAttr, SetTime};
 
+/// Name of the extended attribute with a file's capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
 impl VersionVnode {
     /// Changes attributes, after making a version if that is a change.
     pub(crate) fn change_attr(&self, cx: &Cx<'_>, set: &SetAttr, file: Option<&dyn OpenFile>) -> Result<Attr> {
@@ -111,10 +114,16 @@ impl VersionVnode {
         let mut session = self.inode.session(cx)?;
         cx.require_blocking()?;
         self.head().leave_version(cx)?;
+        let is_truncated = self.inode.delayed().is_some();
         self.end_delay(cx, &mut session)?;
         let before = self.lower.getattr(cx)?;
         let made = self.version_or_preserve(cx, &mut session, &before, Cause::Xattr, None, None)?;
-        let changed = change(cx);
+        let changed = match change(cx) {
+            // The kernel removes the capability of a file that it truncates, which the layer below
+            // has done by now.
+            Err(Errno::NODATA) if is_truncated && new.is_none() && name == CAPABILITY => Ok(()),
+            changed => changed,
+        };
         if let Err(errno) = changed {
             self.head().take_back(cx, Some(&mut session), made, errno);
         }

@@ -102,7 +102,7 @@ fn branch_changes_are_visible_through_layers_above(transport: Transport) {
 fn rights_of_a_listed_directory_change_at_once(transport: Transport) {
     let sandbox = Sandbox::new();
     let [rw, ro] = two_branches(&sandbox);
-    for spec in [Spec::union(&rw, &ro, transport), Spec::wrap(&rw, transport)] {
+    for spec in [Spec::wrap(&rw, transport), Spec::union(&rw, &ro, transport)] {
         for cache in ["cache=60", "cache=0"] {
             let mounted = Mounted::with_options(spec.clone(), &sandbox.path("m"), cache);
             let chmod = |dir: &Path, mode| fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
@@ -123,6 +123,31 @@ fn rights_of_a_listed_directory_change_at_once(transport: Transport) {
                 assert_eq!(counts.get("READDIR") + counts.get("READDIRPLUS"), 0);
                 let counts = mounted.during(|| list(&dir));
                 assert!(cache == "cache=0" || counts.get("READDIR") + counts.get("READDIRPLUS") == 0, "{counts:?}");
+                rustix::fs::removexattr(&dir, acl::ACCESS).unwrap();
+            }
+            // The listing is stale as well by the next access.
+            let other = mounted.path("moved");
+            for round in 0..4 {
+                chmod(&dir, 0o705);
+                list(&dir);
+                assert!(!denied(&dir), "round {round}, {cache}");
+                rustix::fs::setxattr(
+                    &dir,
+                    acl::ACCESS,
+                    &acl::encode(7, 0, 5, 5, (USER.uid, 0), (2000, 5)),
+                    XattrFlags::empty(),
+                )
+                .unwrap();
+                match round {
+                    0 => fs::rename(&dir, &other).and_then(|()| fs::rename(&other, &dir)).unwrap(),
+                    1 => drop(sh(
+                        r#"touch -r "$1" /mnt/times; touch "$1/new"; rm "$1/new"; touch -r /mnt/times "$1"; rm /mnt/times"#,
+                        &[&dir],
+                    )),
+                    2 => drop(sh(r#"chattr +d "$1" && chattr -d "$1""#, &[&dir])),
+                    _ => fs::set_permissions(dir.join("b"), fs::Permissions::from_mode(0o604)).unwrap(),
+                }
+                assert!(denied(&dir), "change {round}, {cache}");
                 rustix::fs::removexattr(&dir, acl::ACCESS).unwrap();
             }
             chmod(&dir, 0o755);

@@ -1142,7 +1142,25 @@ fn a_mount_of_the_past_sees_each_change_at_once(transport: Transport) {
     }
 }
 
+/// The kernel truncates the file, then removes its capability, which the host has done.
+fn a_program_with_a_capability_is_overwritten(transport: Transport) {
+    /// `cap_net_raw` of revision 2, as setcap(8) writes it.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mount = Mount::new(transport, "");
+    let path = mount.path("program");
+    for round in 0..3 {
+        fs::write(&path, format!("old {round}")).unwrap();
+        rustix::fs::setxattr(&path, "security.capability", &CAPABILITY, rustix::fs::XattrFlags::empty()).unwrap();
+        fs::write(&path, format!("new {round}")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("new {round}"));
+        let left = rustix::fs::getxattr(&path, "security.capability", &mut [0; 20]);
+        assert_eq!(left, Err(Errno::NODATA));
+    }
+    assert_eq!(texts(mount.dir(), "program").first().map(String::as_str), Some("old 0"));
+}
+
 on_both_transports!(
+    a_program_with_a_capability_is_overwritten,
     buffered_writes,
     client_crate,
     full_disk,
