@@ -1,6 +1,7 @@
 //! The branches of a union that is not mounted, and views of them.
 
 use crate::error::{At, Error};
+use crate::ops::is_within;
 use std::path::PathBuf;
 use std::sync::Arc;
 use unionfs::offline::{Copied, View, Writable};
@@ -34,6 +35,8 @@ pub struct Branches {
     /// The target, and the branches to its right.
     pub(crate) below: Vec<Source>,
     pub(crate) floor: Floor,
+    /// The paths of the target at which something is mounted.
+    mount_points: Vec<Vec<u8>>,
 }
 
 /// What the branches show.
@@ -49,7 +52,20 @@ impl Branches {
     /// Returns the branches `upper` and `below`, from left to right.
     #[must_use]
     pub fn new(upper: Source, below: Vec<Source>, floor: Floor) -> Self {
-        Self { upper, below, floor }
+        Self { upper, below, floor, mount_points: Vec::new() }
+    }
+
+    /// Returns the branches with the paths of the target at which something is mounted. The host
+    /// does not remove a directory in which there is one.
+    #[must_use]
+    pub fn with_mount_points(mut self, paths: Vec<Vec<u8>>) -> Self {
+        self.mount_points = paths;
+        self
+    }
+
+    /// Whether something is mounted at a path of the target, or beneath it.
+    pub(crate) fn is_mounted_within(&self, path: &[u8]) -> bool {
+        self.mount_points.iter().any(|point| is_within(point, path))
     }
 
     /// Returns the present state of the branches. Built anew after each change.

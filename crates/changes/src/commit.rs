@@ -10,6 +10,7 @@ use crate::select::Selection;
 use crate::target::{Target, directories};
 use std::collections::BTreeSet;
 use std::time::SystemTime;
+use vnode::{Errno, Kind};
 
 /// How a commit behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +55,15 @@ pub struct Outcome {
     pub conflicts: Vec<Conflict>,
 }
 
+/// The changes that a commit makes.
+struct Choice {
+    work: Vec<Change>,
+    /// The paths of the selected changes that it does not make.
+    left_out: Vec<Vec<u8>>,
+    /// Those of them that it can't make.
+    impossible: Vec<Failed>,
+}
+
 impl Branches {
     /// Moves the selected changes to the target: the branch right of the upper one. The union of
     /// all branches does not change.
@@ -71,8 +81,8 @@ impl Branches {
     ) -> Result<Outcome, Error> {
         let cx = cx();
         let upper = self.upper_root();
-        let interrupted = match options.dry_run {
-            true => Journal::read(&cx, &upper).at("read the journal", b"")?,
+        let (interrupted, left) = match options.dry_run {
+            true => (Journal::read(&cx, &upper).at("read the journal", b"")?, Vec::new()),
             false => self.recover()?,
         };
         if !options.dry_run {
@@ -90,16 +100,16 @@ impl Branches {
         if !conflicts.is_empty() && !options.force && !options.skip_conflicts {
             return Err(Error::Conflicts(conflicts));
         }
-        let chosen = chosen(&found, &selection, &conflicts, options);
+        let choice = self.choose(&found, &selection, &conflicts, options);
         if options.dry_run {
-            return Ok(Outcome { done: chosen, failed: Vec::new(), conflicts });
+            return Ok(Outcome { done: choice.work, failed: choice.impossible, conflicts });
         }
         // A power failure meanwhile must not take what was recorded before.
         for source in [&self.upper].into_iter().chain(self.below.first()) {
             source.layer.sync(&cx).at("write the branches to the disk", b"")?;
         }
         let mut journal = interrupted.unwrap_or_else(Journal::new);
-        let mut work = chosen.clone();
+        let mut work = choice.work.clone();
         let mut unfolded: BTreeSet<Vec<u8>> = BTreeSet::new();
         loop {
             let renamed = work.iter().filter(|change| change.moves_dir()).map(|change| change.path.clone());
@@ -116,14 +126,15 @@ impl Branches {
             // Files in the renamed directories may have other names elsewhere, also in directories
             // that are renamed.
             selection = selection.close_for_commit(&found.changes, &found.groups);
-            work = self::chosen(&found, &selection, &conflicts, options);
+            work = self.choose(&found, &selection, &conflicts, options).work;
         }
         if !unfolded.is_empty() {
             // A power failure must not take the new entries once the target's files, by whose
             // numbers the names led to the copies, are replaced.
             self.upper.layer.sync(&cx).at("write the branches to the disk", b"")?;
         }
-        let mut outcome = Outcome { done: chosen, failed: Vec::new(), conflicts };
+        let mut excluded: Vec<_> = choice.impossible.iter().map(|failed| failed.path.clone()).collect();
+        let mut outcome = Outcome { done: choice.work, failed: choice.impossible, conflicts };
         journal.add(work.iter().flat_map(directories));
         journal.write(&cx, &upper).at("write the journal", b"")?;
         let touched = self.touched(&views, &work)?;
@@ -135,28 +146,29 @@ impl Branches {
                 outcome.failed.push(failed);
             }
         }
-        for path in found.times.iter().filter(|path| selection.covers(path)) {
+        let is_left_out = |path: &[u8]| choice.left_out.iter().any(|out| is_within(path, out));
+        for path in found.times.iter().filter(|path| selection.covers(path) && !is_left_out(path)) {
             if let Err(failed) = target.take_times(path) {
                 // Not a change that anybody asked for, if the directory is not writable.
                 tracing::debug!(%failed, "could not set the times of a directory");
             }
         }
-        let excluded: Vec<Vec<u8>> = match options.force {
-            true => Vec::new(),
-            false => outcome.conflicts.iter().map(|conflict| conflict.path.clone()).collect(),
-        };
+        if !options.force {
+            excluded.extend(outcome.conflicts.iter().map(|conflict| conflict.path.clone()));
+        }
         self.push_marks(&views, &mut target, &selection, &excluded)?;
         if options.merging {
             found.unchanged.iter().try_for_each(|path| target.take_unchanged(path))?;
         }
         let known = target.known();
         target.finish()?;
-        if outcome.failed.is_empty() {
+        let mut still_left = Vec::new();
+        if outcome.failed.is_empty() && left.is_empty() {
             self.prune_index_of_target()?;
         } else {
-            // The next phase of the journal does not name the directories.
-            self.clean_target(&journal)?;
+            still_left = self.clean_target(&journal)?;
         }
+        journal.set_left(&still_left);
         if options.merging && !known.is_empty() {
             // Newer branches, which are not given, may know any file by its number.
             self.below_writable()?.keep_known_as(&cx, &known).at("write the identity log", b"")?;
@@ -168,9 +180,15 @@ impl Branches {
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
             self.record_own_times(&before, &touched, &criteria)?;
-            Journal::remove(&cx, &upper).at("remove the journal", b"")?;
-            self.tidy()?;
+            if still_left.is_empty() {
+                Journal::remove(&cx, &upper).at("remove the journal", b"")?;
+                self.tidy()?;
+            } else {
+                journal.set_done();
+                journal.write(&cx, &upper).at("write the journal", b"")?;
+            }
         }
+        outcome.failed.extend(still_left);
         Ok(outcome)
     }
 
@@ -201,35 +219,80 @@ impl Branches {
     }
 }
 
-/// Returns the changes to make.
-fn chosen(found: &Found, selection: &Selection, conflicts: &[Conflict], options: &CommitOptions) -> Vec<Change> {
-    let skipped = |path: &[u8]| !options.force && conflicts.iter().any(|conflict| conflict.path == path);
-    // The names of a file are committed together.
-    let in_skipped_group = |path: &[u8]| {
-        found.groups.iter().any(|group| group.iter().any(|name| name == path) && group.iter().any(|name| skipped(name)))
-    };
-    let selected = || found.changes.iter().filter(|change| selection.includes(change));
-    let mut left_out: BTreeSet<&[u8]> = selected()
-        .filter(|change| skipped(&change.path) || in_skipped_group(&change.path))
-        .map(|change| &*change.path)
-        .collect();
+impl Branches {
+    /// Chooses the changes to make.
+    fn choose(&self, found: &Found, selection: &Selection, conflicts: &[Conflict], options: &CommitOptions) -> Choice {
+        let skipped = |change: &Change| !options.force && conflicts.iter().any(|conflict| conflict.path == change.path);
+        let selected: Vec<&Change> = found.changes.iter().filter(|change| selection.includes(change)).collect();
+        let impossible = with_dependents(found, &selected, |change| self.mounted_in_removed(change).is_some());
+        let mut left_out = with_dependents(found, &selected, skipped);
+        left_out.extend(&impossible);
+        let chosen = selected.iter().filter(|change| !left_out.contains(&*change.path));
+        let mut work: Vec<Change> = chosen.copied().cloned().collect();
+        // A directory is created with its first entry; its own attributes come last, so that a
+        // read-only one can be filled by an ordinary user.
+        work.sort_by_key(|change| (change.kind == ChangeKind::Attributes && change.is_dir()).then_some(()));
+        let refused = |path: &&[u8]| {
+            let own = selected.iter().filter(|change| change.path == *path);
+            let step = own.filter_map(|change| self.mounted_in_removed(change)).next();
+            let step = step.unwrap_or("commit it before the change that it depends on");
+            Failed { path: path.to_vec(), step, errno: Errno::BUSY }
+        };
+        let impossible = impossible.iter().map(refused).collect();
+        Choice { work, left_out: left_out.into_iter().map(<[u8]>::to_vec).collect(), impossible }
+    }
+
+    /// Returns the step that is impossible if a change removes a directory of the target in which a
+    /// file system is mounted. Files removed there, before that step fails, would be lost.
+    fn mounted_in_removed(&self, change: &Change) -> Option<&'static str> {
+        let was_dir = change.before.is_some_and(|facts| facts.kind == Kind::Directory);
+        let is_dir = change.after.is_some_and(|facts| facts.kind == Kind::Directory);
+        let (path, step) = match (change.kind, &change.from) {
+            (ChangeKind::Renamed, Some(from)) => (from, "remove its old directory, in which a file system is mounted"),
+            (ChangeKind::Removed, _) => (&change.path, "remove the directory, in which a file system is mounted"),
+            (ChangeKind::Changed, _) if !is_dir => {
+                (&change.path, "replace the directory, in which a file system is mounted")
+            }
+            _ => return None,
+        };
+        (was_dir && self.is_mounted_within(path)).then_some(step)
+    }
+}
+
+/// Returns the paths of the changes for which `starts` holds, and of those that depend on one.
+fn with_dependents<'a>(
+    found: &'a Found,
+    selected: &[&'a Change],
+    starts: impl Fn(&Change) -> bool,
+) -> BTreeSet<&'a [u8]> {
+    let mut paths: BTreeSet<&[u8]> =
+        selected.iter().filter(|change| starts(change)).map(|change| &*change.path).collect();
     loop {
-        let before = left_out.len();
+        let before = paths.len();
+        // The names of a file are committed together.
+        let groups = found.groups.iter().filter(|group| group.iter().any(|name| paths.contains(&**name)));
+        let names: BTreeSet<&[u8]> = groups.flatten().map(|name| &**name).collect();
+        let is_named = |change: &&&Change| names.contains(&*change.path);
+        let named: Vec<&[u8]> = selected.iter().filter(is_named).map(|change| &*change.path).collect();
         // A renamed directory that is left out shows what the branches below have at its old path.
         let moves: Vec<&Change> =
-            selected().filter(|change| change.moves_dir() && left_out.contains(&*change.path)).collect();
-        let concerned = |change: &&Change| moves.iter().any(|moved| concerns(change, moved));
-        left_out.extend(selected().filter(concerned).map(|change| &*change.path));
-        if left_out.len() == before {
-            break;
+            selected.iter().copied().filter(|change| change.moves_dir() && paths.contains(&*change.path)).collect();
+        // What has the place of a directory comes after its removal.
+        let replaced: Vec<&Change> = selected
+            .iter()
+            .copied()
+            .filter(|change| change.kind == ChangeKind::Removed && change.is_dir() && paths.contains(&*change.path))
+            .collect();
+        let concerned = |change: &&&Change| {
+            moves.iter().any(|moved| concerns(change, moved))
+                || replaced.iter().any(|removed| is_within(&change.path, &removed.path))
+        };
+        paths.extend(selected.iter().filter(concerned).map(|change| &*change.path));
+        paths.extend(named);
+        if paths.len() == before {
+            return paths;
         }
     }
-    let chosen = selected().filter(|change| !left_out.contains(&*change.path));
-    let mut chosen: Vec<Change> = chosen.cloned().collect();
-    // A directory is created with its first entry; its own attributes come last, so that a
-    // read-only one can be filled by an ordinary user.
-    chosen.sort_by_key(|change| (change.kind == ChangeKind::Attributes && change.is_dir()).then_some(()));
-    chosen
 }
 
 /// Whether a change is one in a renamed directory, or alters on the target what that shows.

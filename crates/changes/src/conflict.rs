@@ -24,6 +24,7 @@ use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
 use crate::error::{At, Error, Failed};
 use crate::find::upper_part;
+use crate::journal::Journal;
 use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
 use crate::own_times::OwnTimes;
 use crate::select::Selection;
@@ -70,7 +71,7 @@ fn facts(attr: &Attr) -> Untouched {
 
 impl Branches {
     /// Returns the selected changes of which the file below has changed too: after `since`, or else
-    /// after the upper branch got its version.
+    /// after the upper branch got its version. The changes of an interrupted commit are none.
     ///
     /// # Errors
     /// The branches can't be used or read.
@@ -78,7 +79,9 @@ impl Branches {
         let views = self.views()?;
         let found = self.find(&views)?;
         let selection = selection.clone().close(&found.changes, &found.groups);
-        let mut conflicts = self.conflicts_of(&views, &found.changes, &self.criteria(since, None, false)?)?;
+        let interrupted = Journal::read(&cx(), &self.upper_root()).at("read the journal", b"")?;
+        let began = interrupted.map(|journal| journal.began);
+        let mut conflicts = self.conflicts_of(&views, &found.changes, &self.criteria(since, began, false)?)?;
         conflicts.retain(|conflict| selection.covers(&conflict.path));
         Ok(conflicts)
     }

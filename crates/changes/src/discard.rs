@@ -44,9 +44,7 @@ impl Branches {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Outcome, Error> {
         let (cx, upper) = (cx(), self.upper_root());
-        if !dry_run {
-            self.recover()?;
-        }
+        let left = if dry_run { Vec::new() } else { self.recover()?.1 };
         let views = self.views()?;
         let found = self.find(&views)?;
         selection.check(&found.changes)?;
@@ -58,15 +56,23 @@ impl Branches {
         if dry_run {
             return Ok(Outcome { done, ..Outcome::default() });
         }
-        Journal::of_discard(&selection).write(&cx, &upper).at("write the journal", b"")?;
+        let mut journal = Journal::new();
+        journal.set_left(&left);
+        journal.set_discarded(&selection);
+        journal.write(&cx, &upper).at("write the journal", b"")?;
         let (total, mut at) = (done.len(), 0);
         self.drop_changes(&selection, &mut |path| {
             progress(Progress { done: at.min(total), total, path, bytes: 0 });
             at += 1;
         })?;
-        Journal::remove(&cx, &upper).at("remove the journal", b"")?;
-        self.tidy()?;
-        Ok(Outcome { done, ..Outcome::default() })
+        if left.is_empty() {
+            Journal::remove(&cx, &upper).at("remove the journal", b"")?;
+            self.tidy()?;
+        } else {
+            journal.set_done();
+            journal.write(&cx, &upper).at("write the journal", b"")?;
+        }
+        Ok(Outcome { done, failed: left, ..Outcome::default() })
     }
 
     /// Drops the changes of these paths, to which nothing has to be added. Can be run again after a

@@ -4,11 +4,12 @@
 //! Format: the line `strata-commit 1`; a line with the start of the run in seconds and nanoseconds
 //! since the epoch, and the phase; then paths, each terminated by a NUL. In phase 0 these are
 //! directories of the target, in phase 1 the selected paths of a commit that is complete on the
-//! target, and in phase 2 those of a discard.
+//! target, and in phase 2 those of a discard. Phases 3 and 4 are 1 and 2 with directories of the
+//! target before the selected paths. The number of these directories follows the phase.
 
 use crate::branches::{Branches, cx};
 use crate::error::{At, Error, Failed};
-use crate::ops::{is_dir, list, lookup, remove_tree, resolve_dir};
+use crate::ops::{is_dir, join, list, lookup, remove_tree, resolve_dir, split};
 use crate::select::Selection;
 use crate::temp::{is_temp, read_file, remove_file, replace_file};
 use std::collections::BTreeSet;
@@ -18,20 +19,22 @@ use unionfs::offline::Record;
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// The journal's name.
-pub(crate) const NAME: &[u8] = b".wh..wh.commit";
+pub const NAME: &[u8] = b".wh..wh.commit";
 const HEADER: &[u8] = b"strata-commit 1\n";
 
 /// When a run began, and what the next one has to complete if it is killed.
 pub(crate) struct Journal {
     pub(crate) began: Time,
+    /// Directories of the target that may have temporary files.
+    temps: BTreeSet<Vec<u8>>,
     todo: Todo,
 }
 
-/// What an interrupted run leaves to do.
+/// What an interrupted run leaves to do, apart from temporary files.
 #[derive(Debug, PartialEq, Eq)]
 enum Todo {
-    /// Directories of the target may have temporary files.
-    Clean(BTreeSet<Vec<u8>>),
+    /// Nothing.
+    Nothing,
     /// The target has all changes of these paths.
     Prune(Vec<Vec<u8>>),
     /// The changes of these paths are dropped.
@@ -43,37 +46,46 @@ impl Journal {
     pub(crate) fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let began = Time { sec: i64::try_from(now.as_secs()).unwrap_or(0), nsec: now.subsec_nanos() };
-        Self { began, todo: Todo::Clean(BTreeSet::new()) }
-    }
-
-    /// Returns the journal of a discard that begins now.
-    pub(crate) fn of_discard(selection: &Selection) -> Self {
-        Self { todo: Todo::Discard(selection.paths().to_vec()), ..Self::new() }
+        Self { began, temps: BTreeSet::new(), todo: Todo::Nothing }
     }
 
     /// Adds directories of the target in which there may be temporary files.
     pub(crate) fn add(&mut self, more: impl IntoIterator<Item = Vec<u8>>) {
-        match &mut self.todo {
-            Todo::Clean(dirs) => dirs.extend(more),
-            // Recovery has completed this.
-            Todo::Prune(_) | Todo::Discard(_) => self.todo = Todo::Clean(more.into_iter().collect()),
-        }
+        self.temps.extend(more);
     }
 
-    /// Notes that the target has all selected changes, durably, and no temporary files.
+    /// Notes which temporary files of the target could not be removed. There are no others.
+    pub(crate) fn set_left(&mut self, left: &[Failed]) {
+        self.temps = left.iter().map(|failed| split(&failed.path).0.to_vec()).collect();
+    }
+
+    /// Notes that the target has all selected changes, durably.
     pub(crate) fn set_published(&mut self, selection: &Selection) {
         self.todo = Todo::Prune(selection.paths().to_vec());
     }
 
+    /// Notes that the changes of these paths are dropped.
+    pub(crate) fn set_discarded(&mut self, selection: &Selection) {
+        self.todo = Todo::Discard(selection.paths().to_vec());
+    }
+
+    /// Notes that nothing remains to be done but to remove temporary files.
+    pub(crate) fn set_done(&mut self) {
+        self.todo = Todo::Nothing;
+    }
+
     fn encode(&self) -> Vec<u8> {
         let Time { sec, nsec } = self.began;
-        let (phase, paths): (u8, Vec<&Vec<u8>>) = match &self.todo {
-            Todo::Clean(dirs) => (0, dirs.iter().collect()),
-            Todo::Prune(paths) => (1, paths.iter().collect()),
-            Todo::Discard(paths) => (2, paths.iter().collect()),
+        let temps = self.temps.len();
+        let (phase, paths): (String, &[Vec<u8>]) = match &self.todo {
+            Todo::Nothing => ("0".to_owned(), &[]),
+            Todo::Prune(paths) if temps == 0 => ("1".to_owned(), paths),
+            Todo::Discard(paths) if temps == 0 => ("2".to_owned(), paths),
+            Todo::Prune(paths) => (format!("3 {temps}"), paths),
+            Todo::Discard(paths) => (format!("4 {temps}"), paths),
         };
         let mut bytes = [HEADER, format!("{sec} {nsec} {phase}\n").as_bytes()].concat();
-        for path in paths {
+        for path in self.temps.iter().chain(paths) {
             bytes.extend(path);
             bytes.push(0);
         }
@@ -90,14 +102,20 @@ impl Journal {
         let paths = rest.get(end + 1..)?;
         // The last piece is empty, or cut off.
         let count = paths.iter().filter(|&&b| b == 0).count();
-        let paths = paths.split(|&b| b == 0).map(<[u8]>::to_vec).take(count);
+        let mut paths = paths.split(|&b| b == 0).map(<[u8]>::to_vec).take(count);
+        let temps = match phase {
+            "0" => count,
+            "1" | "2" => 0,
+            _ => fields.next()?.parse().ok()?,
+        };
+        let temps = paths.by_ref().take(temps).collect();
         let todo = match phase {
-            "0" => Todo::Clean(paths.collect()),
-            "1" => Todo::Prune(paths.collect()),
-            "2" => Todo::Discard(paths.collect()),
+            "0" => Todo::Nothing,
+            "1" | "3" => Todo::Prune(paths.collect()),
+            "2" | "4" => Todo::Discard(paths.collect()),
             _ => return None,
         };
-        Some(Self { began, todo })
+        Some(Self { began, temps, todo })
     }
 
     /// Reads the journal of an interrupted run.
@@ -117,15 +135,19 @@ impl Journal {
 }
 
 impl Branches {
-    /// Removes the temporary files of a run that was killed. Returns its journal.
-    pub(crate) fn recover(&self) -> core::result::Result<Option<Journal>, Error> {
+    /// Completes a run that was killed, and removes its temporary files. Returns its journal, and
+    /// the temporary files of the target that could not be removed.
+    pub(crate) fn recover(&self) -> core::result::Result<(Option<Journal>, Vec<Failed>), Error> {
         let (cx, upper) = (cx(), self.upper_root());
         // One of them may become the journal.
         clean(&cx, &upper).at("remove temporary files", b"")?;
-        let Some(journal) = Journal::read(&cx, &upper).at("read the journal", b"")? else { return Ok(None) };
+        let journal = Journal::read(&cx, &upper).at("read the journal", b"")?;
+        let Some(mut journal) = journal else { return Ok((None, Vec::new())) };
         clean_all(&cx, &upper, b"")?;
+        let left = self.clean_target(&journal)?;
+        journal.set_left(&left);
         match &journal.todo {
-            Todo::Clean(_) => self.clean_target(&journal)?,
+            Todo::Nothing => {}
             Todo::Prune(paths) => {
                 // Before anything is compared: until this is complete, names of one file may be
                 // divided between the branches.
@@ -134,35 +156,59 @@ impl Branches {
             }
             Todo::Discard(paths) => self.drop_changes(&Selection::of(paths.iter().cloned()), &mut |_| {})?,
         }
-        Ok(Some(journal))
+        journal.set_done();
+        Ok((Some(journal), left))
     }
 
-    /// Removes temporary files from the directories of the target that the journal has.
-    pub(crate) fn clean_target(&self, journal: &Journal) -> core::result::Result<(), Failed> {
-        let (cx, Todo::Clean(dirs)) = (cx(), &journal.todo) else { return Ok(()) };
+    /// Completes a commit or discard that was killed, and removes its temporary files from the
+    /// target. Returns those that could not be removed.
+    ///
+    /// # Errors
+    /// The branches can't be used; a step failed.
+    pub fn complete_interrupted(&self) -> core::result::Result<Vec<Failed>, Error> {
+        self.recover().map(|(_, left)| left)
+    }
+
+    /// Removes temporary files from the directories of the target that the journal has. Returns
+    /// those that could not be removed: a file system may be mounted in one, for example.
+    pub(crate) fn clean_target(&self, journal: &Journal) -> core::result::Result<Vec<Failed>, Failed> {
+        let cx = cx();
         let target = self.target_root().map_err(|_| Errno::STALE).at("look up", b"")?;
-        for path in dirs {
+        let mut left = Vec::new();
+        for path in &journal.temps {
             if let Some(dir) = resolve_dir(&cx, &target, path).at("look up", path)? {
-                clean(&cx, &dir).at("remove temporary files", path)?;
+                let kept = clean_except(&cx, &dir).at("remove temporary files", path)?;
+                left.extend(kept.into_iter().map(|(name, errno)| Failed {
+                    path: join(path, &name),
+                    step: "remove what an interrupted commit has left there",
+                    errno,
+                }));
             }
         }
-        Ok(())
+        Ok(left)
     }
 }
 
 /// Removes the temporary files in a directory.
 fn clean(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<()> {
+    match clean_except(cx, dir)?.first() {
+        Some((_, errno)) => Err(*errno),
+        None => Ok(()),
+    }
+}
+
+/// As [`clean`]. Returns those that can't be removed.
+fn clean_except(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<(Vec<u8>, Errno)>> {
     let temps = list(cx, dir)?.into_iter().filter(|(name, _)| is_temp(name));
     let temps: Vec<_> = temps.collect();
     if temps.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let before = dir.getattr(cx)?;
-    for (name, _) in temps {
-        remove_tree(cx, dir, &name)?;
-    }
+    let remove = |(name, _): (Vec<u8>, Kind)| remove_tree(cx, dir, &name).err().map(|errno| (name, errno));
+    let left = temps.into_iter().filter_map(remove).collect();
     let _kept = crate::ops::set_times(cx, dir, &before);
-    Ok(())
+    Ok(left)
 }
 
 /// Removes the temporary files in a directory of the upper branch and all directories in it.
@@ -170,7 +216,7 @@ fn clean_all(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, path: &[u8]) -> core::result::Re
     clean(cx, dir).at("remove temporary files", path)?;
     for (name, kind) in list(cx, dir).at("list", path)? {
         if kind == Kind::Directory && Record::of(&name) == Record::Entry {
-            let inner = crate::ops::join(path, &name);
+            let inner = join(path, &name);
             if let Some(entry) = lookup(cx, dir, &name).at("look up", &inner)?.filter(|entry| is_dir(&entry.vnode)) {
                 clean_all(cx, &entry.vnode, &inner)?;
             }
@@ -187,18 +233,29 @@ mod tests {
     fn a_journal_is_read_as_written() {
         let mut journal = Journal::new();
         journal.add([b"".to_vec(), b"a\nb".to_vec(), b"c/d".to_vec()]);
-        let read = Journal::decode(&journal.encode()).unwrap();
-        assert_eq!((read.began, &read.todo), (journal.began, &journal.todo));
+        let check = |journal: &Journal, phase: &str| {
+            let bytes = journal.encode();
+            let line = String::from_utf8_lossy(bytes.split(|&b| b == b'\n').nth(1).unwrap()).into_owned();
+            assert_eq!(line.splitn(3, ' ').nth(2), Some(phase));
+            let read = Journal::decode(&bytes).unwrap();
+            assert_eq!((read.began, &read.temps, &read.todo), (journal.began, &journal.temps, &journal.todo));
+        };
+        check(&journal, "0");
         let selection = Selection::of([b"x/y".to_vec()]);
         journal.set_published(&selection);
-        assert_eq!(Journal::decode(&journal.encode()).unwrap().todo, Todo::Prune(vec![b"x/y".to_vec()]));
-        let discard = Journal::of_discard(&selection);
-        assert_eq!(Journal::decode(&discard.encode()).unwrap().todo, Todo::Discard(vec![b"x/y".to_vec()]));
+        check(&journal, "3 3");
+        journal.set_discarded(&selection);
+        check(&journal, "4 3");
+        journal.set_left(&[]);
+        check(&journal, "2");
+        journal.set_published(&selection);
+        check(&journal, "1");
         for bad in [
             &b""[..],
             b"strata-commit 2\n1 2\n",
             b"strata-commit 1\nx y 0\n",
             b"strata-commit 1\n1 2 3\n",
+            b"strata-commit 1\n1 2 5 0\n",
             b"strata-commit 1\n1 2 0",
         ] {
             assert!(Journal::decode(bad).is_none());

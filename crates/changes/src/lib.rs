@@ -57,6 +57,7 @@ pub use branches::{Branches, Floor, Source};
 pub use change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
 pub use commit::{CommitOptions, Outcome, Progress};
 pub use error::{Error, Failed};
+pub use journal::NAME as JOURNAL;
 pub use merge::MergeStep;
 pub use prune::OWN_FILES;
 pub use select::Selection;

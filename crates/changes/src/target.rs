@@ -345,7 +345,13 @@ impl<'a> Target<'a> {
         let temp = Temp::new(&self.cx, parent).step("choose a temporary name")?;
         let (from, to) = (Name::new(name).step("remove")?, temp.name().step("remove")?);
         parent.rename(&self.cx, from, parent, to, RenameFlags::default()).step("remove the directory")?;
-        remove_tree(&self.cx, parent, temp.bytes()).step("remove the entries of the directory")
+        let removed = remove_tree(&self.cx, parent, temp.bytes());
+        if removed.is_err() {
+            // What can't be removed keeps its name. If this fails too, it is a temporary file that
+            // the next run names.
+            let _kept = parent.rename(&self.cx, to, parent, from, RenameFlags::default());
+        }
+        removed.step("remove the entries of the directory")
     }
 
     /// Creates a whiteout or mark.

@@ -189,6 +189,7 @@ impl Output {
             let hint = match (failed.errno, failed.step) {
                 (Errno::PERM, "give the file its owner and group") => "; run it as a user who may change owners",
                 (Errno::ACCESS | Errno::PERM, _) => "; run it as a user who may write there",
+                (Errno::BUSY, _) => "; unmount that file system and run it again",
                 (Errno::NOSPC | Errno::DQUOT, _) => "; free some space and run it again",
                 _ => "",
             };

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     id: u64,
+    /// The number of the mount that has the mount point.
+    parent: u64,
     device: Vec<u8>,
     root: PathBuf,
     point: PathBuf,
@@ -159,7 +161,8 @@ fn read_from(path: impl AsRef<Path>) -> Vec<Mount> {
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = fields.nth(1)?.to_vec();
+    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.next()?.to_vec();
     let path = |field: &[u8]| Some(PathBuf::from(OsString::from_vec(Text::read(&escape_quotes(field)).ok()?.bytes())));
     let root = path(fields.next()?)?;
     let point = path(fields.next()?)?;
@@ -168,7 +171,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let is_shared = optional.iter().any(|field| field.starts_with(b"shared:"));
     let kind = fields.next()?.to_vec();
     let options = fields.nth(1).unwrap_or_default().to_vec();
-    Some(Mount { id, device, root, point, kind, flags, options, is_shared })
+    Some(Mount { id, parent, device, root, point, kind, flags, options, is_shared })
 }
 
 /// A line of fstab(5).
@@ -237,6 +240,28 @@ pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Insi
     Some(Inside { device: mount.device.clone(), path: mount.root.join(below) })
 }
 
+/// Returns the mount points inside a directory, relative to it: also those of other mounts of the
+/// same directory. The kernel removes none of them.
+#[must_use]
+pub fn points_inside(dir: &Path) -> Vec<PathBuf> {
+    let mounts = read();
+    let (Ok(fd), Ok(real)) = (rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()), dir.canonicalize())
+    else {
+        return Vec::new();
+    };
+    inside(&mounts, fd.as_fd(), &real).map_or_else(Vec::new, |top| points_of(&mounts, &top))
+}
+
+fn points_of(mounts: &[Mount], top: &Inside) -> Vec<PathBuf> {
+    let position = |mount: &Mount| {
+        let parent = mounts.iter().find(|parent| parent.id == mount.parent)?;
+        let path = parent.root.join(mount.point.strip_prefix(&parent.point).ok()?);
+        let below = path.strip_prefix(&top.path).ok().filter(|_| parent.device == top.device)?;
+        (below != Path::new("")).then(|| below.to_owned())
+    };
+    mounts.iter().filter_map(position).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,6 +273,7 @@ mod tests {
         assert!(parse(shared).is_some_and(|mount| mount.is_shared() && mount.options == b"rw,errors=continue"));
         let want = Mount {
             id: 36,
+            parent: 35,
             device: b"98:0".to_vec(),
             root: "/sub dir".into(),
             point: "/mnt/a\\b\"c".into(),
@@ -283,6 +309,7 @@ mod tests {
     fn bind_mounts_are_resolved() {
         let mount = |id, root: &str, point: &str| Mount {
             id,
+            parent: 0,
             device: b"8:1".to_vec(),
             root: root.into(),
             point: point.into(),
@@ -300,6 +327,27 @@ mod tests {
         assert!(at(&bound, "/mnt").is_within(&at(&whole, "/srv/data/x")));
         assert!(!at(&whole, "/srv/data").is_within(&at(&bound, "/mnt")));
         assert!(!at(&bound, "/mnt").is_within(&at(&whole, "/srv/data/xy")));
+    }
+
+    #[test]
+    fn mount_points_inside_are_found() {
+        let mounts: Vec<Mount> = [
+            "1 0 8:1 / / rw - ext4 /dev/x rw",
+            "2 1 8:2 / /home rw - ext4 /dev/y rw",
+            "3 2 0:5 / /home/a/b rw - tmpfs none rw",
+            "4 1 8:2 /a /bound rw - ext4 /dev/y rw",
+            "5 4 0:6 / /bound/c/d rw - tmpfs none rw",
+        ]
+        .iter()
+        .filter_map(|line| parse(line.as_bytes()))
+        .collect();
+        let of = |device: &str, path: &str| {
+            let top = Inside { device: device.as_bytes().to_vec(), path: path.into() };
+            points_of(&mounts, &top).into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("8:1", "/"), "home bound");
+        assert_eq!((of("8:2", "/"), of("8:2", "/a")), ("a/b a/c/d".to_owned(), "b c/d".to_owned()));
+        assert_eq!((of("8:2", "/a/b"), of("0:5", "/")), (String::new(), String::new()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::live::{List, parse, parse_list};
 use crate::options::Options;
 use crate::registry::{self, Registry};
 use crate::tree::{BranchRules, Collected, Opening, Tree, TreeContext};
-use crate::{lower, users};
+use crate::{lower, mountinfo, users};
 use changes::{Branches, Floor, Source};
 use core::time::Duration;
 use hostfs::{HostFs, HostOptions};
@@ -128,7 +128,10 @@ fn offline(sources: Vec<Source>, floor: Floor) -> Result<Offline, Failure> {
     }
     let mut sources = sources.into_iter();
     let Some(upper) = sources.next() else { return Err(Failure::usage("no branches given".to_owned())) };
-    Ok(Offline { branches: Branches::new(upper, sources.collect(), floor), names })
+    let target = names.get(1).filter(|name| !name.as_os_str().as_bytes().starts_with(b"["));
+    let points = target.map(|target| mountinfo::points_inside(target)).unwrap_or_default();
+    let points = points.into_iter().map(|path| path.into_os_string().into_vec()).collect();
+    Ok(Offline { branches: Branches::new(upper, sources.collect(), floor).with_mount_points(points), names })
 }
 
 fn open_branch(lower: LowerSpec, access: Access) -> Result<Source, Failure> {

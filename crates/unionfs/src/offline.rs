@@ -64,6 +64,9 @@ pub const OPAQUE_MARK: &[u8] = OPAQUE;
 /// The directory in a branch's root with the index of hard links.
 pub const LINK_INDEX: &[u8] = LINKS;
 
+/// The file in a branch's root that says that the branch may have redirects.
+pub const RENAMED: &[u8] = crate::opaque_redirect::MOVED;
+
 /// The file in a branch's root that says that the branch may have metacopies.
 pub const METACOPIES: &[u8] = crate::metacopy::METACOPIES;
 

@@ -6,7 +6,7 @@
 //! can get at what a mount covers.
 
 use super::namespaces::{inside, step};
-use super::plan::{Allowed, Plan};
+use super::plan::{Allowed, Place, Plan};
 use super::{stage, store};
 use crate::exit::Failure;
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -34,7 +34,8 @@ pub(super) fn enter(plan: &Plan) -> Result<Vec<String>, Failure> {
     let tree = Tree { view: PathBuf::from(&plan.view) };
     let mut warnings = Vec::new();
     tree.proc(plan, &mut warnings)?;
-    show(&tree.view, OsStr::new("/sys")).map_err(|errno| step("mount /sys", errno))?;
+    let sys = Place { point: "/sys".into(), at: "/sys".into() };
+    show(&tree.view, &sys).map_err(|errno| step("mount /sys", errno))?;
     tree.dev(plan)?;
     for allowed in &plan.allowed {
         tree.allow(allowed)?;
@@ -209,12 +210,12 @@ fn attach(mount: &OwnedFd, point: &OwnedFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, c"", point, c"", flags)
 }
 
-/// Shows a path of the host, with the mounts in it, at the same path of the tree `view`. Nothing
-/// there can be changed, and devices can't be used.
-pub(super) fn show(view: &Path, path: &OsStr) -> Result<(), Errno> {
-    let tree = clone(path)?;
+/// Shows a path of the host, with the mounts in it, in the tree `view`. Nothing there can be
+/// changed, and devices can't be used.
+pub(super) fn show(view: &Path, place: &Place) -> Result<(), Errno> {
+    let tree = clone(&place.point)?;
     hostfs::restrict_mounts(tree.as_fd(), true, true)?;
-    attach(&tree, &inside(view, path)?)
+    attach(&tree, &inside(view, &place.at)?)
 }
 
 /// Returns what root can write in /proc without a capability, such as /proc/sys: all directories

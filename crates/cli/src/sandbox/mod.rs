@@ -166,7 +166,7 @@ fn talk(
     sandbox.save()?;
     view.refused.iter().for_each(|refused| front::warn(&format!("{refused}; hidden in the sandbox")));
     plan.unions = view.mounts();
-    plan.shown = view.shown.iter().map(|path| path.clone().into_os_string()).collect();
+    plan.shown.clone_from(&view.shown);
     messages.send(&Message::Plan(Box::new(plan.clone())))?;
     let devices = receive_devices(messages, plan.unions.len())?;
     let served = view.serve(devices, plan)?;

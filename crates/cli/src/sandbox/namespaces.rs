@@ -119,25 +119,33 @@ fn connect(messages: &Messages, plan: &Plan) -> Result<Vec<OwnedFd>, Failure> {
 /// Puts the unions and the mounts that are shown as they are together, the enclosing ones first.
 fn attach(plan: &Plan, mounts: &[OwnedFd], messages: &Messages) -> Result<(), Failure> {
     let view = Path::new(&plan.view);
-    let unions = plan.unions.iter().zip(mounts).map(|(union, mount)| (Path::new(&union.point), Some(mount)));
-    let shown = plan.shown.iter().map(|path| (Path::new(path), None));
-    let mut all: Vec<_> = unions.chain(shown).collect();
-    all.sort_by_key(|(path, _)| *path);
-    for (path, union) in all {
-        let Some(mount) = union else {
-            if let Err(errno) = show(view, path.as_os_str()) {
+    let unions = plan.unions.iter().zip(mounts).map(|(union, mount)| (&union.place, Some(mount)));
+    let mut all: Vec<_> = unions.chain(plan.shown.iter().map(|place| (place, None))).collect();
+    all.sort_by_key(|(place, _)| Path::new(&place.point));
+    for (place, union) in all {
+        let path = Path::new(&place.point);
+        let attached = match union {
+            Some(mount) => attach_union(mount, view, &place.at),
+            None => show(view, place),
+        };
+        match attached {
+            Err(errno) if path == Path::new("/") => return Err(step("mount the union over /", errno)),
+            // Its mount point is missing, or has a name that unions reserve.
+            Err(errno) => {
                 let what = format!("show {}, which is hidden in the sandbox", path.display());
                 messages.send(&Message::Warning(step(&what, errno).reason))?;
             }
-            continue;
-        };
-        let at = |errno| step(&format!("mount the union over {}", path.display()), errno);
-        Connection::fetch_root(mount);
-        let point = if path == Path::new("/") { stage::open(view) } else { inside(view, path.as_os_str()) };
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(mount, c"", &point.map_err(at)?, c"", flags).map_err(at)?;
+            Ok(()) => {}
+        }
     }
     Ok(())
+}
+
+fn attach_union(mount: &OwnedFd, view: &Path, at: &OsStr) -> Result<(), Errno> {
+    Connection::fetch_root(mount);
+    let point = if at == OsStr::new("/") { stage::open(view) } else { inside(view, at) };
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, c"", &point?, c"", flags)
 }
 
 /// Opens a path of the sandbox in the tree below `view`, as a reference. Follows no symbolic link.

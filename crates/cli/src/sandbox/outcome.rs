@@ -8,17 +8,20 @@ use super::store::{Record, Sandbox};
 use super::temp_names::{self, TempNames};
 use super::{summary, survey};
 use crate::exit::{Exit, Failure};
+use crate::mountinfo;
 use crate::progress::Progress;
 use crate::tool::print;
-use changes::{Branches, Change, ChangeKind, CommitOptions, Error, Floor, OWN_FILES, Outcome, Selection, Source};
+use changes::{
+    Branches, Change, ChangeKind, CommitOptions, Error, Floor, JOURNAL, OWN_FILES, Outcome, Selection, Source,
+};
 use hostfs::{HostFs, HostOptions};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use unionfs::offline::LINK_INDEX;
+use unionfs::offline::{LINK_INDEX, RENAMED};
 use vnode::Layer;
 use wrapfs::Template;
 
@@ -35,7 +38,7 @@ pub(super) struct Part {
 /// Does what the arguments ask for with a sandbox in which no command runs.
 pub(super) fn act(sandbox: Sandbox, args: &RunArgs) -> Result<u8, Failure> {
     if args.discard && args.paths.is_empty() {
-        return sandbox.remove().map(|()| 0).map_err(of_sandbox);
+        return drop_all(sandbox).map(|()| 0).map_err(of_sandbox);
     }
     let parts = Wanted::of(parts(&sandbox).map_err(of_sandbox)?, &args.paths)?;
     if args.commit {
@@ -159,7 +162,7 @@ pub(super) fn after(sandbox: Sandbox, args: &RunArgs, status: u8) -> Result<u8, 
 
 fn settle(sandbox: Sandbox, args: &RunArgs, status: u8) -> Result<(), Failure> {
     if args.discard {
-        return sandbox.remove();
+        return drop_all(sandbox);
     }
     let parts = parts(&sandbox)?;
     if parts.iter().all(|part| part.changes.is_empty()) && !args.keep {
@@ -195,13 +198,30 @@ fn ask(sandbox: Sandbox, parts: Vec<Part>, args: &RunArgs) -> Result<(), Failure
     loop {
         match ask::ask() {
             Answer::Commit => return commit(sandbox, &Wanted::all(parts), args),
-            Answer::Discard => return sandbox.remove(),
+            Answer::Discard => return drop_all(sandbox),
             Answer::Show => ask::show(&summary::full(&parts, true, true)?),
             Answer::Keep => break,
         }
     }
     kept(&sandbox, &parts, args);
     Ok(())
+}
+
+/// Removes the sandbox with all changes, and what interrupted commits have left on the host.
+fn drop_all(sandbox: Sandbox) -> Result<(), Failure> {
+    let rootless = super::is_rootless();
+    for (number, point) in sandbox.record.points.iter().enumerate() {
+        let (upper, point) = (sandbox.branch(number), Path::new(point));
+        if !upper.join(OsStr::from_bytes(JOURNAL)).exists() {
+            continue;
+        }
+        match branches(&upper, point, rootless).map(|branches| branches.complete_interrupted()) {
+            Ok(Ok(left)) => left.iter().for_each(|failed| warn(&summary::failed(point, failed))),
+            Ok(Err(error)) => warn(&at(point, &error).reason),
+            Err(failure) => warn(&failure.reason),
+        }
+    }
+    sandbox.remove()
 }
 
 /// Tells how to go on with a sandbox that is kept.
@@ -254,6 +274,18 @@ fn part(upper: &Path, point: &Path, rootless: bool) -> Result<Part, Failure> {
     Ok(Part { point: point.to_owned(), branches, changes })
 }
 
+/// Returns the directories that were renamed below a mount point, each with its old path and its
+/// present one. Empty if that can't be found out: the union is refused for the same reason then.
+pub(super) fn renamed(upper: &Path, point: &Path, rootless: bool) -> Vec<(PathBuf, PathBuf)> {
+    if !upper.join(OsStr::from_bytes(RENAMED)).exists() {
+        return Vec::new();
+    }
+    let changes = branches(upper, point, rootless).and_then(|branches| branches.changes().map_err(|e| at(point, &e)));
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let dirs = changes.unwrap_or_default().into_iter().filter(Change::is_dir);
+    dirs.filter_map(|change| Some((path(change.from.as_ref()?), path(&change.path)))).collect()
+}
+
 fn no_mount_point(point: &Path) -> Failure {
     Failure::system(format!("{}: is no mount point any more", point.display()))
 }
@@ -290,7 +322,9 @@ fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Fail
         lower = Template::over(lower).names(TempNames).build().map_err(Failure::system)?;
     }
     let upper = Source { layer: top, path: upper.to_owned() };
-    Ok(Branches::new(upper, vec![Source { layer: lower, path: point.to_owned() }], Floor::Ground))
+    let points = mountinfo::points_inside(point).into_iter().map(|path| path.into_os_string().into_vec());
+    let below = vec![Source { layer: lower, path: point.to_owned() }];
+    Ok(Branches::new(upper, below, Floor::Ground).with_mount_points(points.collect()))
 }
 
 /// Applies changes to the host. Removes the sandbox if that succeeds and no other changes are left.

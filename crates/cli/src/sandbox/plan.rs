@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// The mounts and the restrictions of a sandbox. Paths are absolute, without symbolic links, and
-/// lead to the same place in the host's tree and in the sandbox.
+/// The mounts and the restrictions of a sandbox. Paths are absolute, without symbolic links. They
+/// lead to the same place in the host's tree and in the sandbox, except for those of [`Place`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     /// The sandbox's name.
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     /// The unions, the enclosing ones first; the first one is the root.
     pub(super) unions: Vec<UnionMount>,
     /// Mounts of read-only file systems, which are shown as they are.
-    pub(super) shown: Vec<OsString>,
+    pub(super) shown: Vec<Place>,
     /// What the command may write on the host.
     pub(super) allowed: Vec<Allowed>,
     /// Directories that are empty in the sandbox.
@@ -36,12 +36,20 @@ pub(super) struct Plan {
 /// A file system of the host that the sandbox sees through a union.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UnionMount {
-    /// The mount point.
-    pub(super) point: OsString,
+    pub(super) place: Place,
     /// Whether it is read-only on the host.
     pub(super) read_only: bool,
     /// Whether programs on it can't be executed.
     pub(super) noexec: bool,
+}
+
+/// Where a mount of the host is in the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// The mount point on the host.
+    pub(super) point: OsString,
+    /// The mount point in the sandbox: another one if a command has renamed a directory above it.
+    pub(super) at: OsString,
 }
 
 /// A file or directory of the host that is passed through.

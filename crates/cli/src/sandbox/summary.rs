@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use vnode::Errno;
 
 /// Most lines of the brief form.
 const BRIEF: usize = 20;
@@ -33,7 +34,8 @@ fn on_host(point: &Path, change: &Change) -> Change {
 
 /// Returns the line for a change that could not be committed.
 pub(super) fn failed(point: &Path, failed: &Failed) -> String {
-    format!("{}: can't {}: {}", shown(&path(point, &failed.path)), failed.step, reason(failed.errno))
+    let hint = if failed.errno == Errno::BUSY { "; unmount that file system and try again" } else { "" };
+    format!("{}: can't {}: {}{hint}", shown(&path(point, &failed.path)), failed.step, reason(failed.errno))
 }
 
 /// Returns the line for a conflict.

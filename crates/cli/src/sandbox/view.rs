@@ -1,8 +1,9 @@
 //! The unions that a sandbox sees, built and served in the front process. The front stays in the
 //! host's namespaces, so it reads and writes the host as its user always does.
 
+use super::outcome;
 use super::owner::Owner;
-use super::plan::{Plan, UnionMount};
+use super::plan::{Place, Plan, UnionMount};
 use super::store::Sandbox;
 use super::survey::{self, HostMount, How};
 use crate::exit::Failure;
@@ -24,12 +25,50 @@ use wrapfs::Template;
 /// Time limit for the kernel to end the connections after the last process of the sandbox.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Where the mounts of the host are in the sandbox. A rename takes the mounts in a directory along.
+/// What they cover must not become visible, so they return to their places in later runs.
+#[derive(Debug, Default)]
+struct Places(Vec<Enclosing>);
+
+/// A mount that encloses others.
+#[derive(Debug)]
+struct Enclosing {
+    place: Place,
+    /// The number of its branch.
+    number: usize,
+    /// The directories that were renamed in it, with their present paths. Read when it is needed.
+    renamed: Option<Vec<(PathBuf, PathBuf)>>,
+}
+
+impl Places {
+    /// Adds a mount that is shown through a union.
+    fn add(&mut self, sandbox: &mut Sandbox, place: &Place) {
+        let number = sandbox.number_of(&place.point);
+        self.0.push(Enclosing { place: place.clone(), number, renamed: None });
+    }
+
+    /// Returns the place of a mount. Those that enclose it have been added.
+    fn of(&mut self, sandbox: &Sandbox, point: &Path, rootless: bool) -> Place {
+        let unchanged = Place { point: point.into(), at: point.into() };
+        let outer = survey::enclosing(self.0.iter().map(|outer| Path::new(&outer.place.point)), point);
+        let Some(outer) = outer.and_then(|outer| self.0.get_mut(outer)) else { return unchanged };
+        let Ok(inner) = point.strip_prefix(&outer.place.point) else { return unchanged };
+        let renamed = outer.renamed.get_or_insert_with(|| {
+            outcome::renamed(&sandbox.branch(outer.number), Path::new(&outer.place.point), rootless)
+        });
+        let above = renamed.iter().filter_map(|(from, to)| Some((from, to, inner.strip_prefix(from).ok()?)));
+        let nearest = above.max_by_key(|(from, ..)| from.components().count());
+        let inner = nearest.map_or_else(|| inner.to_owned(), |(_, to, rest)| to.join(rest));
+        Place { point: point.into(), at: Path::new(&outer.place.at).join(inner).into_os_string() }
+    }
+}
+
 /// Unions that are built but not served yet.
 #[derive(Debug)]
 pub(super) struct View {
     unions: Vec<Union>,
     /// Mounts shown as they are.
-    pub(super) shown: Vec<PathBuf>,
+    pub(super) shown: Vec<Place>,
     /// Mounts that can't be shown, each with the reason.
     pub(super) refused: Vec<String>,
 }
@@ -46,17 +85,19 @@ impl View {
     /// Builds a union for each mount of the host, with a branch of the sandbox on top.
     pub(super) fn build(sandbox: &mut Sandbox, mounts: &[HostMount], rootless: bool) -> Result<Self, Failure> {
         let mut view = Self { unions: Vec::new(), shown: Vec::new(), refused: Vec::new() };
+        let mut places = Places::default();
         for mount in mounts {
+            let place = places.of(sandbox, &mount.point, rootless);
             match mount.how {
                 How::Hidden if !mount.answers => {
                     view.refused.push(format!("{}: the mount does not answer", mount.point.display()));
                 }
                 How::Hidden => {}
-                How::Shown => view.shown.push(mount.point.clone()),
+                How::Shown => view.shown.push(place),
                 How::Union { read_only } => match build(sandbox, mounts, &mount.point, read_only, rootless) {
                     Ok((layer, stacked)) => {
-                        let point = mount.point.clone().into_os_string();
-                        let mount = UnionMount { point, read_only, noexec: mount.noexec };
+                        places.add(sandbox, &place);
+                        let mount = UnionMount { place, read_only, noexec: mount.noexec };
                         view.unions.push(Union { mount, layer, stacked });
                     }
                     Err(failure) if mount.point == Path::new("/") => return Err(failure),
@@ -80,7 +121,7 @@ impl View {
         let serve = |(union, device): (Union, OwnedFd)| {
             let config = config(&union, plan);
             server::serve_device(union.layer, &config, device)
-                .map_err(|error| Failure::mount(format!("union over {}: {error}", union.mount.point.display())))
+                .map_err(|error| Failure::mount(format!("union over {}: {error}", union.mount.place.point.display())))
         };
         self.unions.into_iter().zip(devices).map(serve).collect::<Result<_, _>>().map(Served)
     }
@@ -127,7 +168,7 @@ pub(super) fn mount_options(union: &UnionMount, plan: &Plan) -> fuse::MountOptio
 }
 
 fn config(union: &Union, plan: &Plan) -> Config {
-    let mut config = Config::new(PathBuf::from(&union.mount.point), "sandbox", "unionfs");
+    let mut config = Config::new(PathBuf::from(&union.mount.place.point), "sandbox", "unionfs");
     config.mount = mount_options(&union.mount, plan);
     config.passthrough = !plan.rootless;
     config.stack_depth = if union.stacked { 2 } else { 1 };

@@ -263,3 +263,42 @@ fn a_killed_commit_is_completed_by_the_next() {
     let files = tree(&bed.path("b"));
     assert_eq!(files.len(), 307, "{:?}", files.keys());
 }
+
+/// A directory in which a file system is mounted can't be removed: nothing in it is touched, and
+/// the other changes are committed.
+#[test]
+fn a_directory_with_a_mount_inside_stays() {
+    let _mounts = strata_tests::Sandbox::new();
+    let bed = Bed::new();
+    for path in ["b/gone/a", "b/gone/m/hidden", "b/file/m/hidden", "b/again/m/hidden", "b/old", "b/other/x"] {
+        bed.file(path, path);
+    }
+    for path in ["u/.wh.gone", "u/file", "u/.wh.again", "u/again/new", "u/.wh.old", "u/.wh.other", "u/new"] {
+        bed.file(path, "new");
+    }
+    let points = ["b/gone/m", "b/file/m", "b/again/m"].map(|point| bed.path(point));
+    for point in &points {
+        rustix::mount::mount("tmpfs", point, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    }
+    let before = tree(&bed.path("b/gone"));
+    let (code, out, err) = bed.run(&["commit", "-n", "-b", "u:b"]);
+    assert_eq!((code, out.lines().last()), (5, Some("4 changes would be committed")), "{out}{err}");
+    let (code, out, err) = bed.run(&["commit", "-b", "u:b"]);
+    assert_eq!(
+        (code, &*out),
+        (5, "added       /again/new\nadded       /new\nremoved     /old\nremoved     /other/\n4 changes committed\n"),
+        "{err}"
+    );
+    for path in ["/gone: can't remove", "/file: can't replace", "/again/m: can't remove"] {
+        assert!(err.contains(path) && err.contains("unmount that file system"), "{err}");
+    }
+    assert_eq!(tree(&bed.path("b/gone")), before);
+    assert!(bed.path("b/again/m").exists() && bed.path("b/file").is_dir() && !bed.path("b/old").exists());
+    for point in &points {
+        rustix::mount::unmount(point, rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+    let (code, _, err) = bed.run(&["commit", "-b", "u:b"]);
+    assert_eq!(code, 0, "{err}");
+    let names: Vec<_> = tree(&bed.path("b")).into_keys().collect();
+    assert_eq!(names, ["b/again", "b/again/new", "b/file", "b/new"].map(|path| bed.path(path)));
+}

@@ -983,3 +983,104 @@ fn git_and_make_work_in_a_sandbox() {
         outcome(&mut check).succeeds();
     }
 }
+
+/// A directory of the host that a command removes or renames while a file system is mounted in it:
+/// below the mount point the host can't remove it.
+#[test]
+fn directories_with_mounts_inside_are_not_removed() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        for name in ["h/f/a", "h/f/b/hidden", "h/f/z", "h/keep", "old"] {
+            host.file(name, name);
+        }
+        let point = host.home.join("h/f/b");
+        rustix::mount::mount("tmpfs", &point, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"mode=777")).unwrap();
+        fs::write(point.join("inside"), "inside").unwrap();
+        host.own(&point.join("inside"));
+        let before = host.tree();
+        host.script("s", "mv h/f h/g; echo x >h/g/x; echo more >>old; rm h/keep").succeeds();
+        let refused = host.run(&["--sandbox=s", "--commit"]);
+        assert_eq!(refused.code, 125, "{}", refused.err);
+        assert!(refused.err.contains("/mnt/home/h/g") && refused.err.contains("mounted"), "{}", refused.err);
+        let mut wanted = before;
+        wanted.remove(Path::new("h/keep"));
+        let names = |tree: BTreeMap<PathBuf, String>| tree.into_keys().collect::<Vec<_>>();
+        assert_eq!(names(host.tree()), names(wanted));
+        assert_eq!(fs::read_to_string(host.home.join("old")).unwrap(), "oldmore\n");
+        let seen = host.script("s", "cat h/g/x h/g/b/inside h/g/a; no cat h/keep").succeeds().out;
+        assert_eq!(seen, "x\ninsideh/f/a");
+        rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+        host.run(&["--sandbox=s", "--commit"]).succeeds();
+        let found = names(host.tree()).into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(found.join(" "), "h h/g h/g/a h/g/b h/g/b/hidden h/g/x h/g/z old");
+    }
+}
+
+/// A directory under a temporary name, in which a file system is mounted: an interrupted commit has
+/// left it.
+#[test]
+fn what_a_commit_has_left_is_removed_once_it_can_be() {
+    for who in [Who::Root, Who::User] {
+        let host = Host::new(who);
+        host.file("h/.wh..wh.tmp.4/b/hidden", "");
+        host.file("h/.wh..wh.tmp.4/z", "");
+        let left = host.home.join("h/.wh..wh.tmp.4");
+        let point = left.join("b");
+        let mount = |point: &Path| {
+            rustix::mount::mount("tmpfs", point, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"mode=777"))
+                .unwrap();
+        };
+        let interrupt = |name: &str| {
+            host.script(name, "echo new >new").succeeds();
+            let branches = fs::read_dir(host.home.join(".store").join(name).join("branches")).unwrap();
+            let branch = branches.flatten().map(|entry| entry.path()).find(|path| path.join("new").exists());
+            let journal = branch.unwrap().join(".wh..wh.commit");
+            fs::write(&journal, "strata-commit 1\n1 0 0\n\0h\0").unwrap();
+            host.own(&journal);
+        };
+        mount(&point);
+        interrupt("s");
+        let refused = host.run(&["--sandbox=s", "--commit"]);
+        assert!(refused.code == 125 && refused.err.contains("/mnt/home/h/.wh..wh.tmp.4"), "{}", refused.err);
+        assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "new\n");
+        // Once more: it is not forgotten.
+        let refused = host.run(&["--sandbox=s", "--commit"]);
+        assert!(refused.code == 125 && refused.err.contains("/mnt/home/h/.wh..wh.tmp.4"), "{}", refused.err);
+        rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+        host.run(&["--sandbox=s", "--commit"]).succeeds();
+        assert!(!left.exists() && !host.home.join(".store/s").exists());
+        // A sandbox can be discarded in any case.
+        host.file("h/.wh..wh.tmp.4/b/hidden", "");
+        mount(&point);
+        interrupt("t");
+        let discarded = host.run(&["--sandbox=t", "--discard"]).succeeds();
+        assert!(discarded.err.contains("/mnt/home/h/.wh..wh.tmp.4"), "{}", discarded.err);
+        rustix::mount::unmount(&point, rustix::mount::UnmountFlags::empty()).unwrap();
+        fs::remove_dir_all(&left).unwrap();
+        host.file("h/.wh..wh.tmp.4/b/hidden", "");
+        interrupt("u");
+        assert_eq!(host.run(&["--sandbox=u", "--discard"]).succeeds().err, "");
+        assert!(!left.exists());
+    }
+}
+
+/// Something in it that the host refuses to remove: the directory keeps its name.
+#[test]
+fn a_directory_that_can_not_be_removed_keeps_its_name() {
+    let host = Host::new(Who::Root);
+    for name in ["h/f/a", "h/f/m/fixed", "h/f/z"] {
+        host.file(name, name);
+    }
+    let fixed = host.home.join("h/f/m/fixed");
+    let attribute = |change| outcome(Command::new("chattr").arg(change).arg(&fixed)).succeeds();
+    attribute("+i");
+    host.script("s", "mv h/f h/g").succeeds();
+    let refused = host.run(&["--sandbox=s", "--commit"]);
+    assert!(refused.code == 125 && refused.err.contains("/mnt/home/h/f: can't remove"), "{}", refused.err);
+    let names = || host.tree().into_keys().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    assert!(!names().contains(".wh.") && fixed.exists(), "{}", names());
+    assert_eq!(fs::read_to_string(host.home.join("h/g/m/fixed")).unwrap(), "h/f/m/fixed");
+    attribute("-i");
+    host.run(&["--sandbox=s", "--commit"]).succeeds();
+    assert_eq!(names(), "h h/g h/g/a h/g/m h/g/m/fixed h/g/z");
+}
