@@ -85,7 +85,7 @@ impl Branches {
         Ok(Writable::new(self.pairs().get(1..).unwrap_or_default())?)
     }
 
-    fn pairs(&self) -> Vec<(Arc<dyn Layer>, PathBuf)> {
+    pub(crate) fn pairs(&self) -> Vec<(Arc<dyn Layer>, PathBuf)> {
         let sources = [&self.upper].into_iter().chain(&self.below);
         sources.map(|source| (Arc::clone(&source.layer), source.path.clone())).collect()
     }

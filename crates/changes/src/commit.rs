@@ -90,11 +90,11 @@ impl Branches {
         }
         let mut views = self.views()?;
         let mut found = self.find(&views)?;
-        self.check_floor(&views)?;
         let began = interrupted.as_ref().map(|journal| journal.began);
         let criteria = self.criteria(options.since, began, options.merging)?;
         selection.check(&found.changes)?;
         let mut selection = selection.clone().close_for_commit(&found.changes, &found.groups);
+        self.check_given(&views, &selection)?;
         let before = self.conflicts_of(&views, &found.changes, &criteria)?;
         let conflicts: Vec<_> = before.iter().filter(|conflict| selection.covers(&conflict.path)).cloned().collect();
         if !conflicts.is_empty() && !options.force && !options.skip_conflicts {

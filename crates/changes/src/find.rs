@@ -8,7 +8,7 @@ use crate::error::{At, Error, Failed};
 use crate::ops::{components, is_dir, is_within, join, list, lookup, resolve_dir};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use unionfs::offline::{LINK_INDEX, Record};
+use unionfs::offline::{LINK_INDEX, Record, View};
 use vnode::{Cx, Entry, Errno, Kind, Name, Vnode};
 
 /// Maximum depth of the parent chain of an object.
@@ -103,6 +103,24 @@ pub(crate) fn paths_of_number(cx: &Cx<'_>, views: &Views, number: u64) -> Result
         }
     }
     Ok(paths)
+}
+
+/// Whether no name leads to the object with this number in a view, also not one in a directory that
+/// this user may not read.
+pub(crate) fn has_no_name(cx: &Cx<'_>, view: &View, number: u64) -> Result<bool, Failed> {
+    let mut is_named = false;
+    let found = view.by_number(cx, number).and_then(|vnode| {
+        vnode.names(cx, &mut |_, _| {
+            is_named = true;
+            false
+        })
+    });
+    match found {
+        Ok(()) => Ok(!is_named),
+        Err(Errno::STALE | Errno::NOENT) => Ok(true),
+        Err(Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno).at("find the names of a file", b""),
+    }
 }
 
 /// Returns the path of a directory of the view of all branches.

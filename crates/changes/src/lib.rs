@@ -28,6 +28,7 @@
 //! | the order in which snapshots are merged | `merge` |
 //! | after a kill | `journal` |
 //! | whiteouts above unknown branches | `marks` |
+//! | records that lead to branches that are not given | `missing` |
 //! | branches as image layers | `oci` |
 //! | small operations on vnodes; errors | `ops`, `error` |
 
@@ -43,6 +44,7 @@ mod find;
 mod journal;
 mod marks;
 mod merge;
+mod missing;
 pub mod oci;
 mod ops;
 mod own_times;

@@ -7,7 +7,7 @@ use crate::ops::{is_dir, join, list, lookup, resolve};
 use crate::select::Selection;
 use crate::target::Target;
 use std::sync::Arc;
-use unionfs::offline::{LINK_INDEX, Record};
+use unionfs::offline::Record;
 use vnode::{Cx, Kind, Vnode};
 
 struct Marks<'a, 'b> {
@@ -34,53 +34,6 @@ impl Branches {
         marks.directory(b"", &self.upper_root())?;
         Ok(())
     }
-
-    /// Refuses a commit that depends on branches that are not known.
-    pub(crate) fn check_floor(&self, views: &Views) -> Result<(), Error> {
-        if self.floor == Floor::Ground {
-            return Ok(());
-        }
-        let cx = cx();
-        for root in [self.upper_root(), self.target_root()?] {
-            let index = lookup(&cx, &root, LINK_INDEX).at("look up the index of hard links", b"")?;
-            if let Some(index) = index.filter(|entry| is_dir(&entry.vnode))
-                && !list(&cx, &index.vnode).at("list the index of hard links", b"")?.is_empty()
-            {
-                let reason = "has copies of files with several names, which may have other names on the branches below";
-                return Err(Error::NeedsBelow { path: Vec::new(), reason });
-            }
-        }
-        check_known(&cx, views, b"", &self.upper_root())
-    }
-}
-
-/// Refuses redirects and metacopies.
-fn check_known(cx: &Cx<'_>, views: &Views, path: &[u8], dir: &Arc<dyn Vnode>) -> Result<(), Error> {
-    for (name, kind) in list(cx, dir).at("list", path)? {
-        match Record::of(&name) {
-            Record::Redirect => {
-                return Err(Error::NeedsBelow {
-                    path: path.to_vec(),
-                    reason: "was renamed, and may merge directories of the branches below",
-                });
-            }
-            Record::Metacopy(of) => {
-                let inner = join(path, of);
-                if resolve(cx, &views.all.root(), &inner).at("look up", &inner)?.is_none() {
-                    return Err(Error::NeedsBelow { path: inner, reason: "has its data on a branch below" });
-                }
-            }
-            Record::Entry if kind == Kind::Directory => {
-                let inner = join(path, &name);
-                if let Some(entry) = lookup(cx, dir, &name).at("look up", &inner)?.filter(|entry| is_dir(&entry.vnode))
-                {
-                    check_known(cx, views, &inner, &entry.vnode)?;
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 impl Marks<'_, '_> {

@@ -110,9 +110,10 @@ pub(crate) fn trouble(error: changes::Error) -> Failure {
             let (part, whole) = (shown(&part), shown(&whole));
             Failure::usage(format!("{part}: can't be selected alone, because {whole} {reason}; select {whole}"))
         }
-        changes::Error::NeedsBelow { path, reason } => {
-            Failure::usage(format!("{}: {reason}; name the branches below with --below", shown(&path)))
-        }
+        changes::Error::NeedsBelow { path, reason } => Failure::usage(format!(
+            "{}: {reason}; name all branches of the union, with --branches or --below, or discard that path",
+            shown(&path)
+        )),
         changes::Error::Conflicts(conflicts) => {
             Failure { exit: Exit::Conflict, reason: format!("{} paths have changed below", conflicts.len()) }
         }

@@ -88,6 +88,22 @@ pub fn copied(cx: &Cx<'_>, branches: &[(Arc<dyn Layer>, PathBuf)]) -> Result<Opt
     Ok(Source::read(cx, layer, path, true)?.copied(&below))
 }
 
+/// Whether the records of the first of these branches may concern a branch that is not among them:
+/// its log knows another branch, or none of those to the right. A branch that was removed from the
+/// union remains in the log.
+///
+/// # Errors
+/// Those of reading the branch's identity log.
+pub fn lacks_branches(cx: &Cx<'_>, branches: &[(Arc<dyn Layer>, PathBuf)]) -> Result<bool> {
+    let Some(((layer, path), below)) = branches.split_first() else { return Ok(false) };
+    let source = Source::read(cx, layer, path, true)?;
+    let below = below.iter().map(|(layer, path)| source.knows(path, layer.fingerprint()));
+    let known: Vec<Option<u16>> = below.collect();
+    let own = source.knows(path, layer.fingerprint());
+    let is_given = |tag: u16| own == Some(tag) || known.contains(&Some(tag));
+    Ok(known.iter().all(Option::is_none) || source.branches().any(|tag| !is_given(tag)))
+}
+
 /// A read-only union of branches. It shows what a mounted union of them would show.
 #[derive(Clone, Debug)]
 pub struct View(Arc<Unionfs>);
@@ -195,6 +211,14 @@ impl View {
     #[must_use]
     pub fn indexed_number(&self, name: &[u8]) -> Option<u64> {
         self.set().order.first()?.state.indexed_number(name)
+    }
+
+    /// Whether the object with this number was first found on a branch of this view. False if that
+    /// is not known.
+    #[must_use]
+    pub fn is_from_here(&self, number: u64) -> bool {
+        let set = self.set();
+        tag_of(number).is_some_and(|tag| set.order.iter().any(|member| member.state.tag == tag))
     }
 
     /// Returns the path at which the branches right of the leftmost one have the other parts of a

@@ -76,6 +76,21 @@ impl Source {
         Copied::of(&self.loaded.known.tags, self.fingerprint, below)
     }
 
+    /// Returns the tag that the log has for a branch: by path and fingerprint, or else by the
+    /// fingerprint alone, if the branch was mounted elsewhere.
+    pub(crate) fn knows(&self, path: &Path, fingerprint: Option<u64>) -> Option<u16> {
+        let tags = &self.loaded.known.tags;
+        let branch = Tagged { path: path.as_os_str().as_bytes().to_vec(), fingerprint };
+        let is_moved = |known: &Tagged| fingerprint.is_some() && known.fingerprint == fingerprint;
+        let moved = || tags.iter().find(|(_, known)| is_moved(known)).map(|(tag, _)| *tag);
+        tag_of_branch(tags, &branch).or_else(moved).filter(|tag| *tag != COPY)
+    }
+
+    /// Returns the tags of the branches that the log knows.
+    pub(crate) fn branches(&self) -> impl Iterator<Item = u16> {
+        self.loaded.known.tags.keys().copied().filter(|tag| *tag != COPY)
+    }
+
     fn tagged(&self) -> Tagged {
         Tagged { path: self.path.as_os_str().as_bytes().to_vec(), fingerprint: self.fingerprint }
     }

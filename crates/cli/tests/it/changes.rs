@@ -302,3 +302,74 @@ fn a_directory_with_a_mount_inside_stays() {
     let names: Vec<_> = tree(&bed.path("b")).into_keys().collect();
     assert_eq!(names, ["b/again", "b/again/new", "b/file", "b/new"].map(|path| bed.path(path)));
 }
+
+/// Another directory in place of the base: nothing that leads to the base may be dropped.
+#[test]
+fn a_commit_without_the_base_is_refused() {
+    let sandbox = strata_tests::Sandbox::new();
+    let disk = sandbox.ext4("disk", 64);
+    let run = |args: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(&disk);
+        if let Some(name) = args.first().filter(|name| name.contains('.')) {
+            command.arg0(name).args(&args[1..]);
+        } else {
+            command.args(args);
+        }
+        testkit::outcome(&mut command)
+    };
+    let shell = |script: &str| testkit::outcome(Command::new("sh").args(["-ec", script]).current_dir(&disk)).succeeds();
+    for (name, script, reason) in [
+        ("moved", "mv u/dir u/moved", "/moved: was renamed"),
+        ("metacopy", "chmod 600 u/big", "/big: has its data on a branch below"),
+        ("links", "echo more >>u/one; rm u/one", "has copies of files with several names"),
+    ] {
+        shell(&format!(
+            "mkdir -p u base/dir empty b0 {name}; echo x >base/dir/x; echo 1 >base/one; ln base/one base/two
+            head -c 3000000 /dev/zero >base/big; echo other >base/other"
+        ));
+        let dirs = format!("dirs=/mnt/disk/{name}=rw:/mnt/disk/base=ro");
+        run(&["mount.unionfs", "none", "/mnt/disk/u", "-o", &dirs]).succeeds();
+        shell(&format!("{script}; echo new >u/new; rm u/other"));
+        // The server holds the lock until it ends.
+        shell(&format!("umount u; flock -w 60 {name} true"));
+        let before = tree(&disk.join(name));
+        for args in [&["commit", "-b", &format!("{name}:empty")][..], &["commit", "-b", &format!("b0:{name}:empty")]] {
+            // Nothing is committed from an empty branch, but the target's index may not be pruned.
+            let refused = run(args);
+            if args[2].starts_with("b0") && name != "links" {
+                continue;
+            }
+            assert!(refused.code == 1 && refused.err.contains(reason), "{args:?}: {}{}", refused.out, refused.err);
+            assert!(refused.err.contains("--branches"), "{}", refused.err);
+        }
+        assert_eq!(tree(&disk.join(name)), before);
+        assert!(tree(&disk.join("empty")).is_empty());
+        // What does not depend on the base can be committed, if only that is selected.
+        if name != "links" {
+            run(&["commit", "-b", &format!("{name}:empty"), "new"]).succeeds();
+            assert_eq!(fs::read(disk.join("empty/new")).unwrap(), b"new\n");
+        }
+        run(&["commit", "-b", &format!("{name}:base")]).succeeds();
+        assert!(tree(&disk.join(name)).is_empty() && !disk.join("base/other").exists());
+        shell("rm -r base empty b0");
+    }
+}
+
+/// What was removed below by others is no reason to refuse a commit.
+#[test]
+fn a_commit_of_files_whose_base_was_removed_is_made() {
+    let sandbox = strata_tests::Sandbox::new();
+    let disk = sandbox.ext4("disk", 64);
+    let shell = |script: &str| testkit::outcome(Command::new("sh").args(["-ec", script]).current_dir(&disk)).succeeds();
+    shell("mkdir -p u b base/dir; echo x >base/dir/x; head -c 3000000 /dev/zero >base/big; cp base/big base/other");
+    let mut mount = Command::new(PROGRAM);
+    mount.arg0("mount.unionfs").args(["none", "/mnt/disk/u", "-o", "dirs=/mnt/disk/b=rw:/mnt/disk/base=ro"]);
+    testkit::outcome(&mut mount).succeeds();
+    shell("mv u/dir u/moved; echo y >u/moved/y; chmod 600 u/big u/other");
+    shell("umount u; flock -w 60 b true; rm -r base/dir base/big");
+    let commit = testkit::outcome(Command::new(PROGRAM).args(["commit", "-b", "b:base"]).current_dir(&disk));
+    assert_eq!(commit.code, 0, "{}", commit.err);
+    assert_eq!(fs::read(disk.join("base/moved/y")).unwrap(), b"y\n");
+    assert!(tree(&disk.join("b")).is_empty(), "{:?}", tree(&disk.join("b")).keys());
+}
