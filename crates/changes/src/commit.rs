@@ -3,7 +3,7 @@
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict};
 use crate::error::{At, Error, Failed};
-use crate::find::{Found, upper_part};
+use crate::find::{Found, unreadable_within, upper_part};
 use crate::journal::Journal;
 use crate::ops::{is_dir, is_within, lookup, resolve, resolve_dir, split};
 use crate::select::Selection;
@@ -100,7 +100,8 @@ impl Branches {
         if !conflicts.is_empty() && !options.force && !options.skip_conflicts {
             return Err(Error::Conflicts(conflicts));
         }
-        let choice = self.choose(&found, &selection, &conflicts, options);
+        let unreadable = unreadable(&views, &found, &selection)?;
+        let choice = self.choose(&found, &selection, &conflicts, &unreadable, options);
         if options.dry_run {
             return Ok(Outcome { done: choice.work, failed: choice.impossible, conflicts });
         }
@@ -126,7 +127,7 @@ impl Branches {
             // Files in the renamed directories may have other names elsewhere, also in directories
             // that are renamed.
             selection = selection.close_for_commit(&found.changes, &found.groups);
-            work = self.choose(&found, &selection, &conflicts, options).work;
+            work = self.choose(&found, &selection, &conflicts, &unreadable, options).work;
         }
         if !unfolded.is_empty() {
             // A power failure must not take the new entries once the target's files, by whose
@@ -220,11 +221,20 @@ impl Branches {
 }
 
 impl Branches {
-    /// Chooses the changes to make.
-    fn choose(&self, found: &Found, selection: &Selection, conflicts: &[Conflict], options: &CommitOptions) -> Choice {
+    /// Chooses the changes to make. `unreadable`: what this user may not read of the selected ones.
+    fn choose(
+        &self,
+        found: &Found,
+        selection: &Selection,
+        conflicts: &[Conflict],
+        unreadable: &[Failed],
+        options: &CommitOptions,
+    ) -> Choice {
         let skipped = |change: &Change| !options.force && conflicts.iter().any(|conflict| conflict.path == change.path);
         let selected: Vec<&Change> = found.changes.iter().filter(|change| selection.includes(change)).collect();
-        let impossible = with_dependents(found, &selected, |change| self.mounted_in_removed(change).is_some());
+        let impossible = with_dependents(found, &selected, |change| {
+            self.mounted_in_removed(change).is_some() || unreadable.iter().any(|failed| failed.path == change.path)
+        });
         let mut left_out = with_dependents(found, &selected, skipped);
         left_out.extend(&impossible);
         let chosen = selected.iter().filter(|change| !left_out.contains(&*change.path));
@@ -233,12 +243,16 @@ impl Branches {
         // read-only one can be filled by an ordinary user.
         work.sort_by_key(|change| (change.kind == ChangeKind::Attributes && change.is_dir()).then_some(()));
         let refused = |path: &&[u8]| {
+            if let Some(failed) = unreadable.iter().find(|failed| failed.path == **path) {
+                return failed.clone();
+            }
             let own = selected.iter().filter(|change| change.path == *path);
             let step = own.filter_map(|change| self.mounted_in_removed(change)).next();
             let step = step.unwrap_or("commit it before the change that it depends on");
             Failed { path: path.to_vec(), step, errno: Errno::BUSY }
         };
-        let impossible = impossible.iter().map(refused).collect();
+        let others = unreadable.iter().filter(|failed| !impossible.contains(&*failed.path)).cloned();
+        let impossible = impossible.iter().map(refused).chain(others).collect();
         Choice { work, left_out: left_out.into_iter().map(<[u8]>::to_vec).collect(), impossible }
     }
 
@@ -257,6 +271,20 @@ impl Branches {
         };
         (was_dir && self.is_mounted_within(path)).then_some(step)
     }
+}
+
+/// Returns what this user may not read of the selected changes, and the directories that were
+/// renamed with something unreadable in them.
+fn unreadable(views: &Views, found: &Found, selection: &Selection) -> Result<Vec<Failed>, Failed> {
+    let mut all: Vec<_> = found.unreadable.iter().filter(|failed| selection.covers(&failed.path)).cloned().collect();
+    for change in found.changes.iter().filter(|change| change.moves_dir() && selection.includes(change)) {
+        let path = &change.path;
+        let Some(dir) = resolve_dir(&cx(), &views.all.root(), path).at("look up", path)? else { continue };
+        if let Some(Failed { errno, .. }) = unreadable_within(&cx(), path, &dir)? {
+            all.push(Failed { path: path.clone(), step: "read all that is in the renamed directory", errno });
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the paths of the changes for which `starts` holds, and of those that depend on one.

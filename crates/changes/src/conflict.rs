@@ -22,7 +22,7 @@
 
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Conflict, ConflictKind, Facts};
-use crate::error::{At, Error, Failed};
+use crate::error::{At, Error, Failed, if_readable};
 use crate::find::upper_part;
 use crate::journal::Journal;
 use crate::ops::{is_dir, join, list, lookup, resolve, resolve_dir, split};
@@ -263,9 +263,10 @@ fn latest(below: &Arc<dyn Vnode>, path: &[u8], only_contents: bool, modified: bo
         return Ok(own);
     }
     let mut last = if only_contents { Time { sec: i64::MIN, nsec: 0 } } else { own };
-    for (name, _) in list(&cx, below).at("list", path)? {
+    // What this user may not read it does not commit either.
+    for (name, _) in if_readable(list(&cx, below).at("list", path))?.unwrap_or_default() {
         let inner = join(path, &name);
-        if let Some(entry) = lookup(&cx, below, &name).at("look up", &inner)? {
+        if let Some(entry) = if_readable(lookup(&cx, below, &name).at("look up", &inner))?.flatten() {
             last = last.max(latest(&entry.vnode, &inner, false, modified)?);
         }
     }
@@ -279,9 +280,9 @@ fn last_write(below: &Arc<dyn Vnode>, path: &[u8]) -> Result<Time, Failed> {
         return Ok(below.getattr(&cx).at("read the attributes", path)?.mtime);
     }
     let mut last = Time { sec: i64::MIN, nsec: 0 };
-    for (name, _) in list(&cx, below).at("list", path)? {
+    for (name, _) in if_readable(list(&cx, below).at("list", path))?.unwrap_or_default() {
         let inner = join(path, &name);
-        if let Some(entry) = lookup(&cx, below, &name).at("look up", &inner)? {
+        if let Some(entry) = if_readable(lookup(&cx, below, &name).at("look up", &inner))?.flatten() {
             last = last.max(last_write(&entry.vnode, &inner)?);
         }
     }

@@ -97,6 +97,14 @@ impl<T> At<T> for vnode::Result<T> {
     }
 }
 
+/// Returns nothing if this user may not read something.
+pub(crate) fn if_readable<T>(result: Result<T, Failed>) -> Result<Option<T>, Failed> {
+    match result {
+        Err(Failed { errno: Errno::ACCESS, .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// A step that failed, before its path is known.
 pub(crate) struct StepFailed(pub(crate) &'static str, pub(crate) Errno);
 

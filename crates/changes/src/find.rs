@@ -4,7 +4,7 @@
 use crate::branches::{Branches, Views, cx};
 use crate::change::{Change, ChangeKind, Facts};
 use crate::compare::{Difference, compare};
-use crate::error::{At, Error, Failed};
+use crate::error::{At, Error, Failed, if_readable};
 use crate::ops::{components, is_dir, is_within, join, list, lookup, resolve_dir};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,15 +27,26 @@ pub(crate) struct Found {
     pub(crate) unchanged: Vec<Vec<u8>>,
     /// Directories that the upper branch has a part of, and shows with another modification time.
     pub(crate) times: Vec<Vec<u8>>,
+    /// What this user may not read. Changes there are not known.
+    pub(crate) unreadable: Vec<Failed>,
 }
 
 impl Branches {
-    /// Returns the changes, sorted by path.
+    /// Returns the changes, sorted by path, as far as this user may read the branches.
     ///
     /// # Errors
     /// The branches can't be used or read.
     pub fn changes(&self) -> Result<Vec<Change>, Error> {
         Ok(self.find(&self.views()?)?.changes)
+    }
+
+    /// As [`Self::changes`], with what this user may not read.
+    ///
+    /// # Errors
+    /// The branches can't be used or read.
+    pub fn readable_changes(&self) -> Result<(Vec<Change>, Vec<Failed>), Error> {
+        let found = self.find(&self.views()?)?;
+        Ok((found.changes, found.unreadable))
     }
 
     pub(crate) fn find(&self, views: &Views) -> Result<Found, Error> {
@@ -123,6 +134,29 @@ pub(crate) fn has_no_name(cx: &Cx<'_>, view: &View, number: u64) -> Result<bool,
     }
 }
 
+/// Returns what this user may not read in a directory of the view of all branches, if there is
+/// such a thing.
+pub(crate) fn unreadable_within(cx: &Cx<'_>, path: &[u8], dir: &Arc<dyn Vnode>) -> Result<Option<Failed>, Failed> {
+    let listed = list(cx, dir).at("list", path);
+    let names = match listed {
+        Err(failed) if failed.errno == Errno::ACCESS => return Ok(Some(failed)),
+        listed => listed?,
+    };
+    for (name, kind) in names {
+        let inner = join(path, &name);
+        let found = match lookup(cx, dir, &name).at("look up", &inner) {
+            Err(failed) if failed.errno == Errno::ACCESS => return Ok(Some(failed)),
+            found => found?,
+        };
+        if let Some(found) = found.filter(|_| kind == Kind::Directory)
+            && let Some(failed) = unreadable_within(cx, &inner, &found.vnode)?
+        {
+            return Ok(Some(failed));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the path of a directory of the view of all branches.
 fn path_of(cx: &Cx<'_>, views: &Views, mut dir: Arc<dyn Vnode>) -> vnode::Result<Vec<u8>> {
     let root = views.all.root();
@@ -182,6 +216,7 @@ struct Finder<'a> {
     indexed: Vec<Vec<u8>>,
     unchanged: Vec<Vec<u8>>,
     times: Vec<Vec<u8>>,
+    unreadable: Vec<Failed>,
     /// Lower objects of added files, by position and number, with the index of the change.
     added: HashMap<(usize, u64), Vec<usize>>,
     /// Lower objects of removed files.
@@ -199,6 +234,7 @@ impl<'a> Finder<'a> {
             indexed: Vec::new(),
             unchanged: Vec::new(),
             times: Vec::new(),
+            unreadable: Vec::new(),
             added: HashMap::new(),
             removed: HashMap::new(),
         }
@@ -212,8 +248,54 @@ impl<'a> Finder<'a> {
         if merging && part.is_none() {
             return Ok(());
         }
+        let names = self.names(path, (dir, below), part.filter(|_| merging || below.is_none()).as_ref(), merging);
+        let names = self.unless_unreadable(names)?.unwrap_or_default();
+        let usable = self.is_usable(dir, &names).at("read what is in it", path);
+        if self.unless_unreadable(usable)?.is_none() {
+            return Ok(());
+        }
+        for name in names {
+            let compared = self.entry(path, &name, dir, below);
+            self.unless_unreadable(compared)?;
+        }
+        Ok(())
+    }
+
+    /// Fails with `EACCES` if this user may not search the directory: its entries can be listed and
+    /// looked up, perhaps, but not used.
+    fn is_usable(&self, dir: &Arc<dyn Vnode>, names: &BTreeSet<Vec<u8>>) -> vnode::Result<()> {
+        for name in names {
+            match lookup(self.cx, dir, name) {
+                Ok(Some(entry)) => return entry.vnode.getattr(self.cx).map(drop),
+                // This may be about the entry.
+                Ok(None) | Err(Errno::ACCESS) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what this user may not read.
+    fn unless_unreadable<T>(&mut self, result: Result<T, Failed>) -> Result<Option<T>, Failed> {
+        if let Err(failed) = &result
+            && failed.errno == Errno::ACCESS
+        {
+            self.unreadable.push(failed.clone());
+        }
+        if_readable(result)
+    }
+
+    /// Returns the names in a directory that are to be compared. `part`: its part on the upper
+    /// branch, if that has records.
+    fn names(
+        &self,
+        path: &[u8],
+        (dir, below): (&Arc<dyn Vnode>, Option<&Arc<dyn Vnode>>),
+        part: Option<&Arc<dyn Vnode>>,
+        merging: bool,
+    ) -> Result<BTreeSet<Vec<u8>>, Failed> {
         let mut names = BTreeSet::new();
-        if let Some(part) = part.as_ref().filter(|_| merging || below.is_none()) {
+        if let Some(part) = part {
             self.recorded(path, part, below, &mut names)?;
         }
         if !merging {
@@ -221,10 +303,7 @@ impl<'a> Finder<'a> {
                 names.extend(list(self.cx, dir).at("list", path)?.into_iter().map(|(name, _)| name));
             }
         }
-        for name in names {
-            self.entry(path, &name, dir, below)?;
-        }
-        Ok(())
+        Ok(names)
     }
 
     /// Collects the names for which the upper branch has a record.
@@ -466,6 +545,7 @@ impl<'a> Finder<'a> {
         changes.sort_by(|one, other| one.path.cmp(&other.path).then(order(one.kind).cmp(&order(other.kind))));
         Found {
             times: self.times,
+            unreadable: self.unreadable,
             indexed: self.indexed,
             unchanged: self.unchanged,
             changes,

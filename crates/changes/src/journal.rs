@@ -8,7 +8,7 @@
 //! target before the selected paths. The number of these directories follows the phase.
 
 use crate::branches::{Branches, cx};
-use crate::error::{At, Error, Failed};
+use crate::error::{At, Error, Failed, if_readable};
 use crate::ops::{is_dir, join, list, lookup, remove_tree, resolve_dir, split};
 use crate::select::Selection;
 use crate::temp::{is_temp, read_file, remove_file, replace_file};
@@ -213,11 +213,14 @@ fn clean_except(cx: &Cx<'_>, dir: &Arc<dyn Vnode>) -> Result<Vec<(Vec<u8>, Errno
 
 /// Removes the temporary files in a directory of the upper branch and all directories in it.
 fn clean_all(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, path: &[u8]) -> core::result::Result<(), Error> {
-    clean(cx, dir).at("remove temporary files", path)?;
+    if if_readable(clean(cx, dir).at("remove temporary files", path))?.is_none() {
+        return Ok(());
+    }
     for (name, kind) in list(cx, dir).at("list", path)? {
         if kind == Kind::Directory && Record::of(&name) == Record::Entry {
             let inner = join(path, &name);
-            if let Some(entry) = lookup(cx, dir, &name).at("look up", &inner)?.filter(|entry| is_dir(&entry.vnode)) {
+            let entry = if_readable(lookup(cx, dir, &name).at("look up", &inner))?.flatten();
+            if let Some(entry) = entry.filter(|entry| is_dir(&entry.vnode)) {
                 clean_all(cx, &entry.vnode, &inner)?;
             }
         }

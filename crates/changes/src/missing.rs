@@ -7,7 +7,7 @@
 //! branch, and a record that leads nowhere belongs to that one.
 
 use crate::branches::{Branches, Floor, Views, cx};
-use crate::error::{At, Error, Failed};
+use crate::error::{At, Error, Failed, if_readable};
 use crate::find::has_no_name;
 use crate::ops::{is_dir, join, list, lookup, resolve_dir};
 use crate::select::Selection;
@@ -67,7 +67,7 @@ impl Checker<'_> {
 
     /// Checks the records in a directory of the upper branch. `shown`: the same one in the union.
     fn directory(&self, path: &[u8], dir: &Arc<dyn Vnode>, shown: &Arc<dyn Vnode>) -> Result<(), Error> {
-        for (name, kind) in list(&cx(), dir).at("list", path)? {
+        for (name, kind) in if_readable(list(&cx(), dir).at("list", path))?.unwrap_or_default() {
             match Record::of(&name) {
                 Record::Metacopy(of) => {
                     let inner = join(path, of);
@@ -95,7 +95,9 @@ impl Checker<'_> {
         shown: &Arc<dyn Vnode>,
     ) -> Result<(), Error> {
         let inner = join(path, name);
-        let find = |dir: &Arc<dyn Vnode>| lookup(&cx(), dir, name).at("look up", &inner);
+        // What this user may not read is not committed.
+        let find =
+            |dir: &Arc<dyn Vnode>| if_readable(lookup(&cx(), dir, name).at("look up", &inner)).map(Option::flatten);
         let (Some(own), Some(now)) = (find(dir)?, find(shown)?) else { return Ok(()) };
         if !is_dir(&own.vnode) || !is_dir(&now.vnode) {
             return Ok(());

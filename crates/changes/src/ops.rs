@@ -105,15 +105,22 @@ pub(crate) fn set_times(cx: &Cx<'_>, vnode: &Arc<dyn Vnode>, attr: &Attr) -> Res
 }
 
 /// Removes an entry of a lower directory, recursively and with all records. Succeeds if there is
-/// none.
+/// none. Also own directories that are not readable.
 pub(crate) fn remove_tree(cx: &Cx<'_>, dir: &Arc<dyn Vnode>, name: &[u8]) -> Result<()> {
     let Some(entry) = lookup(cx, dir, name)? else { return Ok(()) };
     let name = Name::new(name)?;
     if !is_dir(&entry.vnode) {
         return dir.unlink(cx, name);
     }
-    for (inner, _) in list(cx, &entry.vnode)? {
-        remove_tree(cx, &entry.vnode, &inner)?;
+    let remove_entries =
+        || list(cx, &entry.vnode)?.iter().try_for_each(|(inner, _)| remove_tree(cx, &entry.vnode, inner));
+    match remove_entries() {
+        Err(Errno::ACCESS) if entry.attr.perm() & 0o700 != 0o700 => {
+            let open = SetAttr { mode: Some(entry.attr.perm() | 0o700), ..SetAttr::default() };
+            entry.vnode.setattr(cx, &open, None)?;
+            remove_entries()?;
+        }
+        removed => removed?,
     }
     dir.rmdir(cx, name)
 }

@@ -2,7 +2,7 @@
 //! branches below show the same as the union. The union does not change.
 
 use crate::branches::{Branches, Floor, Views, cx};
-use crate::error::{At, Error, Failed};
+use crate::error::{At, Error, Failed, if_readable};
 use crate::find::{differ, merges, paths_of_number};
 use crate::ops::{is_dir, join, list, lookup, remove_tree, resolve, set_times};
 use crate::select::Selection;
@@ -74,7 +74,8 @@ impl Branches {
             let removable = pruner.check.take().map(RefCell::into_inner).unwrap_or_default();
             for group in groups {
                 let kept = |path: &&Vec<u8>| -> Result<bool, Failed> {
-                    Ok(!removable.contains(*path) && resolve(&cx(), &own, path).at("look up", path)?.is_some())
+                    let found = if_readable(resolve(&cx(), &own, path).at("look up", path))?;
+                    Ok(!removable.contains(*path) && found.is_none_or(|found| found.is_some()))
                 };
                 let any_kept = group.iter().map(|path| kept(&path)).collect::<Result<Vec<_>, _>>()?.contains(&true);
                 if any_kept || group.iter().any(|path| has_failed(path)) || !is_one_file(&pruner.views, group)? {
@@ -170,10 +171,8 @@ impl Branches {
 fn is_one_file(views: &Views, group: &[Vec<u8>]) -> Result<bool, Failed> {
     let mut files = BTreeSet::new();
     for path in group {
-        let Some(below) = resolve(&cx(), &views.below.root(), path).at("look up", path)? else { return Ok(false) };
-        if is_dir(&below) {
-            return Ok(false);
-        }
+        let found = if_readable(resolve(&cx(), &views.below.root(), path).at("look up", path))?.flatten();
+        let Some(below) = found.filter(|below| !is_dir(below)) else { return Ok(false) };
         let (at, lower) = views.below.lower(&below).at("look up", path)?;
         files.insert((at, lower.id()));
     }
@@ -204,7 +203,7 @@ impl Pruner<'_> {
         let Place { path, own, .. } = *place;
         let before = own.getattr(&self.cx).at("read the attributes", path)?;
         let mut changed = false;
-        for (name, kind) in list(&self.cx, own).at("list", path)? {
+        for (name, kind) in if_readable(list(&self.cx, own).at("list", path))?.unwrap_or_default() {
             let shown = match Record::of(&name) {
                 Record::Entry => &name,
                 Record::Whiteout(hidden) | Record::Metacopy(hidden) => hidden,
@@ -215,21 +214,26 @@ impl Pruner<'_> {
             if !self.selection.reaches(&inner) {
                 continue;
             }
-            changed |= match Record::of(&name) {
-                Record::Entry if kind == Kind::Directory => self.subdirectory(place, &inner, &name)?,
-                Record::Entry => self.selection.covers(&inner) && self.file(place, &inner, &name)?,
-                Record::Metacopy(of) => self.selection.covers(&inner) && self.metacopy(place, &inner, (&name, of))?,
-                Record::Whiteout(hidden) => {
-                    self.selection.covers(&inner) && self.whiteout(place, &inner, (&name, Some(hidden)))?
-                }
-                Record::LongWhiteout => self.selection.covers(&inner) && self.whiteout(place, path, (&name, None))?,
-                Record::Opaque | Record::Redirect | Record::Other => false,
-            };
+            // What this user may not compare remains.
+            changed |= if_readable(self.record(place, &inner, (&name, kind)))?.unwrap_or(false);
         }
         if changed {
             set_times(&self.cx, own, &before).at("set the times", path)?;
         }
         Ok(())
+    }
+
+    /// Prunes one entry of a directory. Returns whether the directory has changed.
+    fn record(&self, place: &Place<'_>, inner: &[u8], (name, kind): (&[u8], Kind)) -> Result<bool, Failed> {
+        match Record::of(name) {
+            Record::Entry if kind == Kind::Directory => self.subdirectory(place, inner, name),
+            _ if !self.selection.covers(inner) => Ok(false),
+            Record::Entry => self.file(place, inner, name),
+            Record::Metacopy(of) => self.metacopy(place, inner, (name, of)),
+            Record::Whiteout(hidden) => self.whiteout(place, inner, (name, Some(hidden))),
+            Record::LongWhiteout => self.whiteout(place, place.path, (name, None)),
+            Record::Opaque | Record::Redirect | Record::Other => Ok(false),
+        }
     }
 
     fn pair(&self, place: &Place<'_>, name: &[u8], path: &[u8]) -> Result<(Option<Entry>, Option<Entry>), Failed> {
@@ -321,7 +325,7 @@ impl Pruner<'_> {
         if self.check.is_some() {
             return Ok(false);
         }
-        let left = list(&self.cx, &own.vnode).at("list", path)?;
+        let Some(left) = if_readable(list(&self.cx, &own.vnode).at("list", path))? else { return Ok(changed) };
         if left.iter().any(|(name, _)| Record::of(name) != Record::Redirect) {
             return Ok(changed);
         }

@@ -3,14 +3,17 @@
 use crate::branches::{Branches, Floor, Views, cx};
 use crate::change::{Change, ChangeKind};
 use crate::copy::{build, copy_attributes};
-use crate::error::{At, Error, Failed, Step, StepFailed};
+use crate::error::{At, Error, Failed, Step, StepFailed, if_readable};
 use crate::find::upper_part;
 use crate::ops::{is_dir, lookup, remove_tree, resolve, resolve_dir, set_times, split};
 use crate::temp::Temp;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use unionfs::offline::{KnownAs, OPAQUE_MARK, Record, whiteout_name};
-use vnode::{Attr, Cx, Entry, Errno, Kind, Name, RenameFlags, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, Name, RenameFlags, SetAttr, Vnode};
+
+/// The rights of the owner to use a directory.
+const USABLE: u32 = 0o700;
 
 /// The target of a commit.
 pub(crate) struct Target<'a> {
@@ -24,6 +27,9 @@ pub(crate) struct Target<'a> {
     known: BTreeMap<u64, KnownAs>,
     /// The paths of the files with several names.
     groups: &'a [Vec<Vec<u8>>],
+    /// New directories that are not for this user to use, with their modes: until the end, it can
+    /// create entries in them.
+    opened: BTreeMap<Vec<u8>, (Arc<dyn Vnode>, u32)>,
     /// The directories in which entries changed, with their attributes before.
     touched: BTreeMap<Vec<u8>, (Arc<dyn Vnode>, Attr)>,
 }
@@ -39,6 +45,7 @@ impl<'a> Target<'a> {
             copied: HashMap::new(),
             known: BTreeMap::new(),
             groups,
+            opened: BTreeMap::new(),
             touched: BTreeMap::new(),
         })
     }
@@ -107,7 +114,12 @@ impl<'a> Target<'a> {
         if covers {
             self.mark(&parent, &whiteout_name(name)).at("create a whiteout", path)?;
         }
+        let mode = from.attr.perm();
+        let from = Entry { attr: Attr { mode: from.attr.mode | USABLE, ..from.attr }, ..from };
         let made = self.make_directory(&parent, name, &from, present.is_some(), ends).map_err(|e| e.at(path))?;
+        if mode & USABLE != USABLE {
+            self.opened.insert(path.to_vec(), (Arc::clone(&made), mode));
+        }
         if whiteout || covers {
             self.drop_whiteout(&parent, name).at("remove a whiteout", path)?;
         }
@@ -395,9 +407,17 @@ impl<'a> Target<'a> {
 
     /// Gives the changed directories the times that users see, and makes their entries durable.
     pub(crate) fn finish(self) -> Result<(), Failed> {
+        for (path, (dir, mode)) in self.opened.iter().rev() {
+            // A later change may have set it.
+            if dir.getattr(&self.cx).at("read the attributes", path)?.perm() == mode | USABLE {
+                let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
+                dir.setattr(&self.cx, &set, None).at("set the mode", path)?;
+            }
+        }
         // Deepest first: nothing changes in a directory after its times were set.
         for (path, (dir, before)) in self.touched.iter().rev() {
-            let shown = resolve_dir(&self.cx, &self.views.all.root(), path).at("look up", path)?;
+            let shown = resolve_dir(&self.cx, &self.views.all.root(), path).at("look up", path);
+            let shown = if_readable(shown)?.flatten();
             let upper = shown.as_ref().map(|shown| upper_part(self.views, shown)).transpose().at("look up", path)?;
             let attr = match (shown, upper.flatten()) {
                 (Some(shown), Some(_)) => shown.getattr(&self.cx).at("read the attributes", path)?,
@@ -410,8 +430,8 @@ impl<'a> Target<'a> {
         }
         for (path, (dir, _)) in &self.touched {
             match dir.fsync(&self.cx, false) {
-                // It was removed since.
-                Err(Errno::STALE | Errno::NOENT) => {}
+                // It was removed since, or this user has made it unreadable.
+                Err(Errno::STALE | Errno::NOENT | Errno::ACCESS) => {}
                 other => other.at("write the directory to the disk", path)?,
             }
         }

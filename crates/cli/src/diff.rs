@@ -9,6 +9,7 @@ use changes::{Change, Floor, Selection, Text, Texts};
 use clap::Args;
 use serde_json::json;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -63,10 +64,20 @@ pub fn run(args: &DiffArgs) -> Result<Exit, Failure> {
         None => mounted(&args.args)?,
     };
     let branches = &offline.branches;
-    let changes: Vec<Change> = branches.changes().map_err(trouble)?;
+    let (changes, unreadable) = branches.readable_changes().map_err(trouble)?;
+    let unreadable: Vec<_> = unreadable.into_iter().filter(|failed| selection.covers(&failed.path)).collect();
+    for failed in &unreadable {
+        let (path, why) = (shown(&failed.path), crate::host_dir::reason(failed.errno));
+        let _ =
+            writeln!(std::io::stderr(), "strata: {path}: can't {}: {why}; changes there are not listed", failed.step);
+    }
     let changes: Vec<Change> = changes.into_iter().filter(|change| selection.includes(change)).collect();
     print(render(args, &offline, &changes)?)?;
-    Ok(if changes.is_empty() { Exit::Success } else { Exit::DIFFERENT })
+    Ok(match (unreadable.is_empty(), changes.is_empty()) {
+        (false, _) => Exit::System,
+        (true, false) => Exit::DIFFERENT,
+        (true, true) => Exit::Success,
+    })
 }
 
 /// Opens the branches of a mounted union.

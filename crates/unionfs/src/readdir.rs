@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use vnode::{Cx, DirEntry, Kind, Name, Result};
+use vnode::{Cx, DirEntry, Errno, Kind, Name, Result};
 
 /// Maximum number of entries to merge on a thread that serves other callers.
 const NONBLOCKING_ENTRIES: usize = 8192;
@@ -124,8 +124,14 @@ impl UnionVnode {
                 let name = Name::new(batch.name(entry))?;
                 let mut found = Some((entry.ino, entry.kind));
                 if entry.unknown {
-                    found = look_up(name)?;
-                    kept.lock().listing.resolve(&batch, entry, found);
+                    match look_up(name) {
+                        // A directory whose marks this server may not read: it is listed as it was.
+                        Err(Errno::ACCESS) => {}
+                        looked_up => {
+                            found = looked_up?;
+                            kept.lock().listing.resolve(&batch, entry, found);
+                        }
+                    }
                 }
                 if let Some((ino, kind)) = found
                     && !sink(&DirEntry { cookie: entry.cookie, ino: self.core.shown(ino), kind, name })
@@ -367,9 +373,11 @@ impl UnionVnode {
         if seen.kind != Kind::Directory || (seen.part + 1 == stack.len() && !moved) {
             return self.core.listed_number(op, lower, name, seen.ino);
         }
-        match self.core.probe(op, stack, name)?.hit {
-            Hit::Dir { stack, .. } => self.subdir_number(op, name, &stack),
-            Hit::Leaf { .. } | Hit::None => self.core.listed_number(op, lower, name, seen.ino),
+        match self.core.probe(op, stack, name).map(|probe| probe.hit) {
+            Ok(Hit::Dir { stack, .. }) => self.subdir_number(op, name, &stack),
+            // A server without privileges may not read the marks in each directory.
+            Ok(Hit::Leaf { .. } | Hit::None) | Err(Errno::ACCESS) => self.core.listed_number(op, lower, name, seen.ino),
+            Err(errno) => Err(errno),
         }
     }
 

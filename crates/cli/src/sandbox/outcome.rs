@@ -12,7 +12,7 @@ use crate::mountinfo;
 use crate::progress::Progress;
 use crate::tool::print;
 use changes::{
-    Branches, Change, ChangeKind, CommitOptions, Error, Floor, JOURNAL, OWN_FILES, Outcome, Selection, Source,
+    Branches, Change, ChangeKind, CommitOptions, Error, Failed, Floor, JOURNAL, OWN_FILES, Outcome, Selection, Source,
 };
 use hostfs::{HostFs, HostOptions};
 use std::ffi::{OsStr, OsString};
@@ -33,6 +33,15 @@ pub(super) struct Part {
     pub(super) branches: Branches,
     /// The changes, with paths relative to the mount point.
     pub(super) changes: Vec<Change>,
+    /// What this user may not read in the sandbox.
+    unreadable: Vec<Failed>,
+}
+
+impl Part {
+    /// Whether nothing was written, as far as that is known.
+    fn is_unchanged(&self) -> bool {
+        self.changes.is_empty() && self.unreadable.is_empty()
+    }
 }
 
 /// Does what the arguments ask for with a sandbox in which no command runs.
@@ -47,6 +56,7 @@ pub(super) fn act(sandbox: Sandbox, args: &RunArgs) -> Result<u8, Failure> {
     if args.discard {
         return discard(sandbox, &parts, args).map(|()| 0).map_err(of_sandbox);
     }
+    parts.warn_unreadable();
     let parts = parts.selected();
     let text = if args.json {
         summary::json(&parts).into_bytes()
@@ -95,6 +105,15 @@ impl Wanted {
         self.parts.iter().filter_map(|(part, selection)| Some((part, selection.as_ref()?)))
     }
 
+    /// Names what could not be read of the selected paths.
+    fn warn_unreadable(&self) {
+        for (part, selection) in self.iter() {
+            for failed in part.unreadable.iter().filter(|failed| selection.covers(&failed.path)) {
+                warn(&format!("{}; changes there are not listed", summary::failed(&part.point, failed)));
+            }
+        }
+    }
+
     /// Returns the number of selected changes.
     fn count(&self) -> usize {
         self.iter()
@@ -119,10 +138,12 @@ impl Wanted {
 fn is_changed(part: &Part, path: &Path) -> bool {
     let Some(below) = below(&part.point, path) else { return false };
     let selection = Selection::of([below]);
-    part.changes.iter().any(|change| {
-        let is_whole = !matches!(change.kind, ChangeKind::Added | ChangeKind::Attributes);
-        selection.includes(change) || (is_whole && selection.reaches(&change.path))
-    })
+    let is_unreadable = part.unreadable.iter().any(|failed| selection.reaches(&failed.path));
+    is_unreadable
+        || part.changes.iter().any(|change| {
+            let is_whole = !matches!(change.kind, ChangeKind::Added | ChangeKind::Attributes);
+            selection.includes(change) || (is_whole && selection.reaches(&change.path))
+        })
 }
 
 /// Returns the path of the host from the root, without `.` and `..`. It need not exist there.
@@ -165,7 +186,7 @@ fn settle(sandbox: Sandbox, args: &RunArgs, status: u8) -> Result<(), Failure> {
         return drop_all(sandbox);
     }
     let parts = parts(&sandbox)?;
-    if parts.iter().all(|part| part.changes.is_empty()) && !args.keep {
+    if parts.iter().all(Part::is_unchanged) && !args.keep {
         return sandbox.remove();
     }
     if args.commit && status == 0 {
@@ -183,7 +204,7 @@ fn settle(sandbox: Sandbox, args: &RunArgs, status: u8) -> Result<(), Failure> {
 /// Drops a new sandbox whose command did not run, unless something was written in it.
 pub(super) fn forget(sandbox: Sandbox, args: &RunArgs) {
     match parts(&sandbox) {
-        Ok(parts) if parts.iter().all(|part| part.changes.is_empty()) => {
+        Ok(parts) if parts.iter().all(Part::is_unchanged) => {
             if sandbox.is_new {
                 let _kept = sandbox.remove();
             }
@@ -270,8 +291,8 @@ fn parts(sandbox: &Sandbox) -> Result<Vec<Part>, Failure> {
 
 fn part(upper: &Path, point: &Path, rootless: bool) -> Result<Part, Failure> {
     let branches = branches(upper, point, rootless)?;
-    let changes = branches.changes().map_err(|error| at(point, &error))?;
-    Ok(Part { point: point.to_owned(), branches, changes })
+    let (changes, unreadable) = branches.readable_changes().map_err(|error| at(point, &error))?;
+    Ok(Part { point: point.to_owned(), branches, changes, unreadable })
 }
 
 /// Returns the directories that were renamed below a mount point, each with its old path and its
@@ -316,7 +337,11 @@ fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Fail
     if rootless {
         let of_user = |layer| Template::over(layer).operations(Writable::current());
         lower = of_user(lower).attributes(AsCopied::current()).build().map_err(Failure::system)?;
-        top = of_user(top).attributes(Unmarked).build().map_err(Failure::system)?;
+        top = Template::over(top)
+            .operations(Writable::of_branch())
+            .attributes(Unmarked)
+            .build()
+            .map_err(Failure::system)?;
     }
     if temp_names::are_needed(point) {
         lower = Template::over(lower).names(TempNames).build().map_err(Failure::system)?;
@@ -374,7 +399,7 @@ fn each(sandbox: Sandbox, wanted: &Wanted, args: &RunArgs, done: &str, step: &St
     }
     if !wanted.is_all {
         let left = parts(&sandbox)?;
-        if left.iter().any(|part| !part.changes.is_empty()) {
+        if !left.iter().all(Part::is_unchanged) {
             kept(&sandbox, &left, args);
             return Ok(());
         }

@@ -69,7 +69,7 @@ impl Attributes for Owner {
             return Err(Errno::PERM);
         }
         if file.kind() == Kind::Directory {
-            set.mode = set.mode.map(|mode| mode & !FOREIGN);
+            set.mode = set.mode.map(stored_mode);
         }
         // The only user and group that the namespace knows are those shown.
         set.uid = None;
@@ -78,8 +78,14 @@ impl Attributes for Owner {
     }
 
     fn encode_mode(&self, _cx: &Cx<'_>, _dir: &Object<'_>, kind: Kind, mode: u32) -> Result<u32> {
-        Ok(if kind == Kind::Directory { mode & !FOREIGN } else { mode })
+        Ok(if kind == Kind::Directory { stored_mode(mode) } else { mode })
     }
+}
+
+/// Returns the mode that the union's copy of a directory gets, for one that the user chooses. The
+/// server runs as this user: it must be able to use the directory if the user may not.
+const fn stored_mode(mode: u32) -> u32 {
+    mode & !0o7777 | sole_directory_mode(mode, true)
 }
 
 /// The bit of directories in which nobody removes the entries of others, such as /tmp. The kernel
@@ -170,10 +176,13 @@ impl Attributes for Unmarked {
 }
 
 /// Lets the user change the entries of its own read-only directories, such as those of Go's module
-/// cache: each is writable during the operation.
+/// cache: each is writable during the operation. In the sandbox's branch, also directories can be
+/// listed that a command has made unreadable: as a rule they are empty there.
 #[derive(Debug)]
 pub(super) struct Writable {
     uid: u32,
+    /// Whether unreadable directories can be listed.
+    lists: bool,
     /// The directories that are writable at present, with their modes.
     opened: Mutex<HashMap<u64, u32>>,
 }
@@ -181,12 +190,18 @@ pub(super) struct Writable {
 impl Writable {
     /// Returns that for this process's user.
     pub(super) fn current() -> Self {
-        Self { uid: rustix::process::geteuid().as_raw(), opened: Mutex::default() }
+        Self { uid: rustix::process::geteuid().as_raw(), lists: false, opened: Mutex::default() }
     }
 
-    /// Returns the directories whose entries an operation changes.
+    /// Returns that for the sandbox's branch.
+    pub(super) fn of_branch() -> Self {
+        Self { lists: true, ..Self::current() }
+    }
+
+    /// Returns the directories whose entries an operation lists or changes.
     fn directories<'a>(op: &'a Op<'a>) -> [Option<&'a Object<'a>>; 2] {
         match op {
+            Op::Lookup { dir, .. } | Op::Readdir { dir } => [Some(dir), None],
             Op::Create { dir, .. }
             | Op::Mknod { dir, .. }
             | Op::Mkdir { dir, .. }
@@ -202,10 +217,12 @@ impl Writable {
 
 /// The permission to change entries.
 const CHANGE_ENTRIES: u32 = 0o300;
+/// The permission to list entries and to look them up.
+const LIST_ENTRIES: u32 = 0o500;
 
 impl Operations for Writable {
     fn interest(&self) -> OpSet {
-        OpSet::of(&[
+        let mut kinds = vec![
             OpKind::Create,
             OpKind::Mknod,
             OpKind::Mkdir,
@@ -214,14 +231,19 @@ impl Operations for Writable {
             OpKind::Unlink,
             OpKind::Rmdir,
             OpKind::Rename,
-        ])
+        ];
+        if self.lists {
+            kinds.extend([OpKind::Lookup, OpKind::Readdir]);
+        }
+        OpSet::of(&kinds)
     }
 
     fn before(&self, cx: &Cx<'_>, op: &Op<'_>) -> Result<Verdict> {
         for dir in Self::directories(op).into_iter().flatten() {
             let attr = dir.attr(cx)?;
-            if attr.uid == self.uid && attr.mode & CHANGE_ENTRIES != CHANGE_ENTRIES {
-                let set = SetAttr { mode: Some(attr.perm() | CHANGE_ENTRIES), ..SetAttr::default() };
+            let needed = if op.kind().changes() { CHANGE_ENTRIES } else { LIST_ENTRIES };
+            if attr.uid == self.uid && attr.mode & needed != needed {
+                let set = SetAttr { mode: Some(attr.perm() | needed), ..SetAttr::default() };
                 dir.lower().setattr(cx, &set, None)?;
                 self.opened.lock().insert(dir.lower().id(), attr.perm());
             }

@@ -1084,3 +1084,56 @@ fn a_directory_that_can_not_be_removed_keeps_its_name() {
     host.run(&["--sandbox=s", "--commit"]).succeeds();
     assert_eq!(names(), "h h/g h/g/a h/g/m h/g/m/fixed h/g/z");
 }
+
+/// A user's own directory without permissions: unreadable in the sandbox as on the host, and in
+/// nobody's way.
+#[test]
+fn unreadable_directories_are_in_nobodys_way() {
+    let host = Host::new(Who::User);
+    for name in ["closed/in", "shut/deep/in", "list/in", "old", "home/sub/in", "ren/closed/in", "ren/x"] {
+        host.file(name, name);
+    }
+    let set = |name: &str, mode| {
+        fs::set_permissions(host.home.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, mode) in [("closed", 0), ("shut/deep", 0), ("list", 0o444), ("ren/closed", 0)] {
+        set(name, mode);
+    }
+    let script = "no ls closed; no cat closed/in; no touch closed/x; echo new >new; echo x >shut/x; mv ren moved";
+    host.script("s", script).succeeds();
+    let diff = host.run(&["--sandbox=s", "--diff"]).succeeds();
+    let lines = ["/mnt/home/ren/ -> /mnt/home/moved/", "added       /mnt/home/new", "added       /mnt/home/shut/x"];
+    assert!(lines.iter().all(|line| diff.out.contains(line)), "{}{}", diff.out, diff.err);
+    let refused = host.run(&["--sandbox=s", "--commit"]);
+    assert!(refused.code == 125 && refused.err.contains("/mnt/home/moved: can't read all"), "{}", refused.err);
+    assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "new\n");
+    assert_eq!(fs::read_to_string(host.home.join("ren/closed/in")).unwrap(), "ren/closed/in");
+    // Made unreadable in the sandbox: by all, which is recorded, and by the owner alone.
+    let script = "mkdir mine; echo x >mine/x; chmod 070 mine; echo y >home/sub/y; chmod 0 home/sub; echo newer >new
+        mkdir -p a/b; chmod 111 a/b; chmod 400 a; mkdir gone all; echo >gone/x; chmod 007 gone; echo z >all/z; chmod 0 all";
+    host.script("s", script).succeeds();
+    host.script("s", "no ls mine; no ls all; no cat home/sub/in; stat all home/sub >/dev/null; cat new; ls >/dev/null")
+        .succeeds();
+    let diff = host.run(&["--sandbox=s", "--diff"]).succeeds();
+    for line in [
+        "added       /mnt/home/mine/\n",
+        "added       /mnt/home/all/z\n",
+        "attributes  /mnt/home/home/sub/",
+        "changed     /mnt/home/new",
+    ] {
+        assert!(diff.out.contains(line), "{}{}", diff.out, diff.err);
+    }
+    assert!(diff.err.contains("/mnt/home/mine: can't read what is in it"), "{}", diff.err);
+    for _ in 0..2 {
+        let refused = host.run(&["--sandbox=s", "--commit"]);
+        assert!(refused.code == 125 && refused.err.contains("/mnt/home/mine: can't read"), "{}", refused.err);
+        assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "newer\n");
+        assert_eq!(fs::metadata(host.home.join("home/sub")).unwrap().mode() & 0o7777, 0);
+        let (all, sub) = (host.home.join("all"), host.home.join("home/sub/y"));
+        assert_eq!(fs::metadata(&all).unwrap().mode() & 0o7777, 0);
+        assert_eq!(fs::read_to_string(all.join("z")).unwrap() + &fs::read_to_string(sub).unwrap(), "z\ny\n");
+        assert!(!host.home.join("mine").exists() && !host.home.join("gone").exists());
+    }
+    host.run(&["--sandbox=s", "--discard"]).succeeds();
+    assert_eq!(fs::metadata(host.home.join("closed")).unwrap().mode() & 0o7777, 0);
+}
