@@ -14,6 +14,7 @@ pub const OPTIONS: MemOptions = MemOptions {
     tmpfile: true,
     lose_data: false,
     space: 1 << 30,
+    quota: u64::MAX,
     object_pages: 0,
     may_hang: false,
     varies_by_caller: false,
