@@ -259,7 +259,7 @@ fn newer_attributes_without_data_survive_a_merge() {
             chmod(&*bed.mount("abcd"), "f", 0o600);
             let is_metacopy = list(&*bed.0[&'a'], "").contains(&".wh..wh.meta.f".to_owned());
             assert!(is_metacopy, "case {case}");
-            for (branches, all) in [("bc", "acd"), ("cd", "ad")] {
+            for (branches, all) in [("bcd", "acd"), ("cd", "ad")] {
                 bed.merge(branches);
                 let union = bed.mount(all);
                 let now = attr(&*union, "f");
