@@ -65,6 +65,8 @@ pub(super) struct World {
     readers: Vec<File>,
     /// What fills the disk.
     ballast: Option<PathBuf>,
+    /// Whether the server was killed since the cleaner last walked.
+    was_killed: bool,
     mounted: Mounted,
     disk: PathBuf,
     copies: PathBuf,
@@ -97,6 +99,7 @@ impl World {
             moments: Vec::new(),
             readers: Vec::new(),
             ballast: None,
+            was_killed: false,
             mounted,
             disk,
             copies,
@@ -299,6 +302,7 @@ impl World {
     fn remount(&mut self) {
         // What a full disk keeps from being recorded is recorded at the unmount, if there is room.
         self.free();
+        self.clean_up();
         self.note("remount", &[], "");
         self.unmount();
         if self.rng.one_in(3) {
@@ -324,10 +328,19 @@ impl World {
         }
         self.mounted.crash();
         self.mount();
+        self.was_killed = true;
+    }
+
+    /// Removes what was being made when the server was killed, as the cleaner does in its time.
+    fn clean_up(&mut self) {
+        if self.was_killed {
+            self.tool("clean");
+        }
     }
 
     /// Calls `versionctl` about the whole mount.
     fn tool(&mut self, command: &'static str) {
+        self.was_killed &= command != "clean";
         self.note(command, &[], "");
         let root = self.root();
         let output = self.versionctl(&[command], &[&root]);
@@ -733,6 +746,7 @@ impl World {
             self.check_mount(moment);
             self.check_texts(moment);
         }
+        self.clean_up();
         self.unmount();
         self.check_store();
         self.mount();
