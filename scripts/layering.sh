@@ -33,7 +33,7 @@ plugin: vnode stack wrapfs
 versionset: vnode blockstore
 versionfs: vnode access stack versionset versionpolicy blockstore
 conformance: vnode memfs testkit
-server: vnode fuse
+server: vnode fuse access
 versionpolicy:
 cryptsys:
 cryptformat: cryptsys

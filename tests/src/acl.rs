@@ -33,6 +33,16 @@ pub fn encode(
         (MASK, mask, NO_ID),
         (OTHER, other, NO_ID),
     ];
+    written(&entries)
+}
+
+/// Encodes an ACL that says no more than a mode.
+#[must_use]
+pub fn of_mode(owner: u16, group: u16, other: u16) -> Vec<u8> {
+    written(&[(USER_OBJ, owner, NO_ID), (GROUP_OBJ, group, NO_ID), (OTHER, other, NO_ID)])
+}
+
+fn written(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut out = 2_u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
         out.extend_from_slice(&tag.to_le_bytes());

@@ -93,6 +93,21 @@ fn session(stat: &[u8]) -> Option<(u32, u64)> {
     Some((session, start))
 }
 
+/// Whether a process may do what modes and ACLs deny: it has `CAP_DAC_OVERRIDE`, or it only reads
+/// and has `CAP_DAC_READ_SEARCH`. `None` if that is unknown.
+pub(crate) fn overrides_modes(pid: u32, only_reads: bool) -> Option<bool> {
+    overrides(&fs::read(format!("/proc/{pid}/status")).ok()?, only_reads)
+}
+
+fn overrides(status: &[u8], only_reads: bool) -> Option<bool> {
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    const DAC_READ_SEARCH: u64 = 1 << 2;
+    let hex = core::str::from_utf8(line_of(status, b"CapEff:")?).ok()?;
+    let effective = u64::from_str_radix(hex.trim(), 16).ok()?;
+    let suffices = if only_reads { DAC_OVERRIDE | DAC_READ_SEARCH } else { DAC_OVERRIDE };
+    Some(effective & suffices != 0)
+}
+
 /// Returns the path in the unified hierarchy: `0::/path`.
 fn cgroup(text: &[u8]) -> Option<Vec<u8>> {
     let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
@@ -116,6 +131,16 @@ mod tests {
         assert_eq!(groups(b""), None);
         assert_eq!(umask(status), Some(0o022));
         assert_eq!((umask(b"Umask:\t07777\n"), umask(b"Umask:\n"), umask(b"")), (None, None, None));
+    }
+
+    #[test]
+    fn capabilities_override_modes() {
+        let with = |set: &str, only_reads| overrides(format!("Name:\tx\nCapEff:\t{set}\n").as_bytes(), only_reads);
+        assert_eq!((with("0000000000000000", true), with("0000000000000000", false)), (Some(false), Some(false)));
+        assert_eq!((with("0000000000000004", true), with("0000000000000004", false)), (Some(true), Some(false)));
+        assert_eq!((with("000001ffffffffff", true), with("0000000000000002", false)), (Some(true), Some(true)));
+        assert_eq!((with("", true), overrides(b"", true)), (None, None));
+        assert_eq!(overrides_modes(u32::MAX, true), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! * replies older than a change of which the kernel was notified ([`reports`]);
 //! * how long the kernel may cache names and attributes ([`Config::cache`]), and shorter times for
 //!   files that change through a shared mapping ([`shared_mappings`]);
+//! * files whose mode the kernel may not know, after an ACL was set ([`unsent_modes`]);
 //! * permissions and execution of control commands ([`control`]);
 //! * detection of requests that the kernel refuses, for layers that audit them
 //!   ([`refusal_detector`]).
@@ -43,6 +44,7 @@ mod reports;
 mod shared_mappings;
 mod successors;
 mod suid;
+mod unsent_modes;
 
 pub use config::Config;
 pub use control::{Command, Invocation, Run};

@@ -5,10 +5,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use strata_tests::{Mounted, Sandbox, Spec, Transport, long, on_both_transports};
+use strata_tests::user::{USER, as_user};
+use strata_tests::{Mounted, Sandbox, Spec, Transport, acl, long, on_both_transports};
 
 fn rounds(few: usize) -> usize {
     if long() { few * 20 } else { few }
@@ -200,7 +202,49 @@ fn opening_an_open_file_costs_no_more_requests(transport: Transport) {
     });
 }
 
+/// A program appends to the file all the time, so the kernel takes none of the server's replies for
+/// its attributes. Permissions by an ACL change all the same.
+fn an_acl_of_a_file_that_grows_takes_effect(transport: Transport) {
+    const FULL: u16 = 6;
+    on_each(transport, |case| {
+        let done = AtomicBool::new(false);
+        let open = || match as_user(USER, || File::open(&case.file)) {
+            Ok(_) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => false,
+            Err(error) => panic!("{}: {error}", case.what),
+        };
+        let set = |others| {
+            // The kernel consults the mode alone: this is no more than one.
+            let acl = acl::of_mode(FULL, others, others);
+            rustix::fs::setxattr(&case.file, acl::ACCESS, &acl, rustix::fs::XattrFlags::empty()).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut file = File::options().append(true).open(&case.file).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    file.write_all(b"x").unwrap();
+                }
+            });
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for round in 0..rounds(10) {
+                    set(0);
+                    assert!(!(0..5).any(|_| open()), "{}, round {round}: denied", case.what);
+                    File::open(&case.file).unwrap();
+                    fs::set_permissions(&case.file, fs::Permissions::from_mode(0o600)).unwrap();
+                    assert!(!open(), "{}, round {round}: by its mode", case.what);
+                    set(4);
+                    fs::set_permissions(&case.file, fs::Permissions::from_mode(0o644)).unwrap();
+                    assert!(open(), "{}, round {round}: allowed", case.what);
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            failed.unwrap();
+        });
+    });
+}
+
 on_both_transports!(
+    an_acl_of_a_file_that_grows_takes_effect,
     own_writes_are_never_lost,
     opening_an_open_file_costs_no_more_requests,
     the_next_open_returns_new_data,

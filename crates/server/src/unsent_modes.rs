@@ -1,0 +1,73 @@
+//! Files whose mode the kernel may not know.
+//!
+//! The reply to a SETXATTR of an ACL has no mode. The kernel asks for it with the next permission
+//! check, and ignores the answer if the file's attributes have changed meanwhile: while a program
+//! appends to the file, that is always so (`FUSE_I_SIZE_UNSTABLE`). The check then uses the old
+//! mode. So an OPEN of such a file is checked here again, until the reply to a SETATTR has given
+//! the kernel the mode: that one it never ignores.
+
+use crate::caller;
+use fuse::{Reply, Request};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vnode::{Cx, Errno, NumberMap, OpenFlags, Vnode};
+
+/// Nodes of regular files whose mode follows from an ACL that was set since a SETATTR.
+#[derive(Default)]
+pub(crate) struct UnsentModes {
+    nodes: Mutex<NumberMap<()>>,
+    count: AtomicUsize,
+}
+
+impl UnsentModes {
+    fn nodes(&self) -> MutexGuard<'_, NumberMap<()>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an ACL was set.
+    pub(crate) fn add(&self, node: u64) {
+        let mut nodes = self.nodes();
+        nodes.insert(node, ());
+        self.count.store(nodes.len(), Ordering::Release);
+    }
+
+    /// Notes that the kernel gets the mode, or forgets the node.
+    pub(crate) fn remove(&self, node: u64) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            let mut nodes = self.nodes();
+            nodes.remove(&node);
+            self.count.store(nodes.len(), Ordering::Release);
+        }
+    }
+
+    fn has(&self, node: u64) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.nodes().contains_key(&node)
+    }
+
+    /// Checks that the caller may open a file, if the kernel may have checked by an old mode.
+    ///
+    /// # Errors
+    /// `EACCES` if not; those of reading mode and ACL.
+    pub(crate) fn check_open(
+        &self,
+        (rq, cx): (&Request<'_>, &Cx<'_>),
+        (node, vnode): (u64, &dyn Vnode),
+        (wanted, executes): (OpenFlags, bool),
+    ) -> Reply<()> {
+        if !self.has(node) {
+            return Ok(());
+        }
+        let writes = if wanted.writes() || wanted.truncates() { access::WRITE } else { 0 };
+        let mask = match (executes, wanted.reads()) {
+            (true, _) => access::SEARCH,
+            (false, true) => access::READ | writes,
+            (false, false) => writes,
+        };
+        // Of a caller whose capabilities are unknown, the groups are, too.
+        let is_refused = access::refused(cx, vnode, mask)? != 0;
+        if is_refused && caller::overrides_modes(rq.pid, mask == access::READ) == Some(false) {
+            return Err(Errno::ACCESS);
+        }
+        Ok(())
+    }
+}
