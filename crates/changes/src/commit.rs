@@ -181,13 +181,7 @@ impl Branches {
         outcome.done.retain(|change| !outcome.failed.iter().any(|failed| failed.path == change.path));
         if outcome.failed.is_empty() {
             self.record_own_times(&before, &touched, &criteria)?;
-            if still_left.is_empty() {
-                Journal::remove(&cx, &upper).at("remove the journal", b"")?;
-                self.tidy()?;
-            } else {
-                journal.set_done();
-                journal.write(&cx, &upper).at("write the journal", b"")?;
-            }
+            self.end_run(journal)?;
         }
         outcome.failed.extend(still_left);
         Ok(outcome)

@@ -65,13 +65,7 @@ impl Branches {
             progress(Progress { done: at.min(total), total, path, bytes: 0 });
             at += 1;
         })?;
-        if left.is_empty() {
-            Journal::remove(&cx, &upper).at("remove the journal", b"")?;
-            self.tidy()?;
-        } else {
-            journal.set_done();
-            journal.write(&cx, &upper).at("write the journal", b"")?;
-        }
+        self.end_run(journal)?;
         Ok(Outcome { done, failed: left, ..Outcome::default() })
     }
 

@@ -160,6 +160,17 @@ impl Branches {
         Ok((Some(journal), left))
     }
 
+    /// Ends a run: removes its journal, unless temporary files are left for the next one.
+    pub(crate) fn end_run(&self, mut journal: Journal) -> core::result::Result<(), Error> {
+        let (cx, upper) = (cx(), self.upper_root());
+        if journal.temps.is_empty() {
+            Journal::remove(&cx, &upper).at("remove the journal", b"")?;
+            return self.tidy();
+        }
+        journal.set_done();
+        Ok(journal.write(&cx, &upper).at("write the journal", b"")?)
+    }
+
     /// Completes a commit or discard that was killed, and removes its temporary files from the
     /// target. Returns those that could not be removed.
     ///

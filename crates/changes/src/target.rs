@@ -359,8 +359,8 @@ impl<'a> Target<'a> {
         parent.rename(&self.cx, from, parent, to, RenameFlags::default()).step("remove the directory")?;
         let removed = remove_tree(&self.cx, parent, temp.bytes());
         if removed.is_err() {
-            // What can't be removed keeps its name. If this fails too, it is a temporary file that
-            // the next run names.
+            // A directory that can't be removed keeps its name. If renaming it back fails, too, the
+            // next run reports the temporary name.
             let _kept = parent.rename(&self.cx, to, parent, from, RenameFlags::default());
         }
         removed.step("remove the entries of the directory")

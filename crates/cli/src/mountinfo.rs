@@ -240,16 +240,17 @@ pub fn inside(mounts: &[Mount], dir: BorrowedFd<'_>, real: &Path) -> Option<Insi
     Some(Inside { device: mount.device.clone(), path: mount.root.join(below) })
 }
 
-/// Returns the mount points inside a directory, relative to it: also those of other mounts of the
-/// same directory. The kernel removes none of them.
+/// Returns the mount points inside a directory, as paths from there: also those of other mounts of
+/// the same directory. The kernel removes none of them.
 #[must_use]
-pub fn points_inside(dir: &Path) -> Vec<PathBuf> {
+pub fn points_inside(dir: &Path) -> Vec<Vec<u8>> {
     let mounts = read();
     let (Ok(fd), Ok(real)) = (rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()), dir.canonicalize())
     else {
         return Vec::new();
     };
-    inside(&mounts, fd.as_fd(), &real).map_or_else(Vec::new, |top| points_of(&mounts, &top))
+    let points = inside(&mounts, fd.as_fd(), &real).map_or_else(Vec::new, |top| points_of(&mounts, &top));
+    points.into_iter().map(|path| path.into_os_string().into_vec()).collect()
 }
 
 fn points_of(mounts: &[Mount], top: &Inside) -> Vec<PathBuf> {

@@ -130,7 +130,6 @@ fn offline(sources: Vec<Source>, floor: Floor) -> Result<Offline, Failure> {
     let Some(upper) = sources.next() else { return Err(Failure::usage("no branches given".to_owned())) };
     let target = names.get(1).filter(|name| !name.as_os_str().as_bytes().starts_with(b"["));
     let points = target.map(|target| mountinfo::points_inside(target)).unwrap_or_default();
-    let points = points.into_iter().map(|path| path.into_os_string().into_vec()).collect();
     Ok(Offline { branches: Branches::new(upper, sources.collect(), floor).with_mount_points(points), names })
 }
 

@@ -141,11 +141,7 @@ impl OpenFile for MemFile {
         let now = tree.now();
         let punches = mode == PUNCH_HOLE | KEEP_SIZE;
         let needed = if punches { 0 } else { tree.get(self.vnode.ino)?.data.needed(offset, len) };
-        let (free, errno) = self.vnode.fs.room(&mut tree, needed);
-        if needed > free {
-            return Err(errno);
-        }
-        tree.allocates(needed);
+        self.vnode.fs.allocate(&mut tree, needed)?;
         let inode = tree.get_mut(self.vnode.ino)?;
         let keep_size = mode & KEEP_SIZE != 0;
         match mode & !KEEP_SIZE {

@@ -32,11 +32,7 @@ impl MemVnode {
         let default = dir.xattrs.get(acl::DEFAULT).cloned();
         let gid = if dir_sgid { dir_gid } else { cx.gid };
         let needed = tree.object_pages;
-        let (free, errno) = self.fs.room(tree, needed);
-        if needed > free {
-            return Err(errno);
-        }
-        tree.allocates(needed);
+        self.fs.allocate(tree, needed)?;
         let ino = tree.add(kind, mode & 0o7777, cx.uid, gid);
         let inode = tree.get_mut(ino)?;
         if kind == Kind::Symlink {

@@ -150,6 +150,19 @@ impl Shared {
         (tree.free_pages(capacity.min(quota), wanted), errno)
     }
 
+    /// Allocates pages.
+    ///
+    /// # Errors
+    /// `ENOSPC` or `EDQUOT` if there are not enough.
+    pub(crate) fn allocate(&self, tree: &mut Tree, pages: u64) -> Result<()> {
+        let (free, errno) = self.room(tree, pages);
+        if pages > free {
+            return Err(errno);
+        }
+        tree.allocates(pages);
+        Ok(())
+    }
+
     pub(crate) fn stat_fs(&self, tree: &Tree) -> StatFs {
         let free = self.capacity().saturating_sub(tree.allocated());
         StatFs {

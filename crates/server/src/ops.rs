@@ -14,6 +14,7 @@ use crate::open_cache::OpenCache;
 use crate::page_cache::{Change, HeldSize};
 use crate::suid::{self, is_root};
 use crate::unsent_modes::UnsentModes;
+use access::ACL_ACCESS;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
     Kstatfs, LkIn, LkOut, LseekIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn, RenameFlags2, SetattrIn, SetxattrIn,
@@ -470,9 +471,6 @@ impl Kernel for Server {
         self.nodes.successors.is_superseded(node)
     }
 }
-
-/// Name of the extended attribute with the access ACL, on which the mode depends.
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`, which change attributes of an object.
 const SETFLAGS: u32 = 0x4008_6602;

@@ -63,7 +63,8 @@ impl UnsentModes {
             (false, true) => access::READ | writes,
             (false, false) => writes,
         };
-        // Of a caller whose capabilities are unknown, the groups are, too.
+        // Without /proc/PID/status, neither capabilities nor groups are known: the kernel's check
+        // has to do.
         let is_refused = access::refused(cx, vnode, mask)? != 0;
         if is_refused && caller::overrides_modes(rq.pid, mask == access::READ) == Some(false) {
             return Err(Errno::ACCESS);

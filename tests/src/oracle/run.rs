@@ -1,5 +1,6 @@
 use super::op::{Outcome, Side, Step, Value};
 use super::plan::{Planner, SLOTS};
+use crate::acl;
 use crate::tree::{self, Identities, Time, Times, Tree};
 use rustix::fs::{AtFlags, CWD, FileType, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -277,9 +278,9 @@ fn describe(path: &Path) -> String {
         Ok(st) => st,
         Err(errno) => return errno.to_string(),
     };
-    let mut acl = [0; 1024];
-    let acl = match rustix::fs::lgetxattr(path, "system.posix_acl_access", &mut acl) {
-        Ok(len) => acl[..len].escape_ascii().to_string(),
+    let mut value = [0; 1024];
+    let acl = match rustix::fs::lgetxattr(path, acl::ACCESS, &mut value) {
+        Ok(len) => value[..len].escape_ascii().to_string(),
         Err(errno) => errno.to_string(),
     };
     format!("mode {:o}, owner {}:{}, ACL {acl}", st.st_mode, st.st_uid, st.st_gid)

@@ -17,7 +17,7 @@ use changes::{
 use hostfs::{HostFs, HostOptions};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -347,9 +347,8 @@ fn branches(upper: &Path, point: &Path, rootless: bool) -> Result<Branches, Fail
         lower = Template::over(lower).names(TempNames).build().map_err(Failure::system)?;
     }
     let upper = Source { layer: top, path: upper.to_owned() };
-    let points = mountinfo::points_inside(point).into_iter().map(|path| path.into_os_string().into_vec());
     let below = vec![Source { layer: lower, path: point.to_owned() }];
-    Ok(Branches::new(upper, below, Floor::Ground).with_mount_points(points.collect()))
+    Ok(Branches::new(upper, below, Floor::Ground).with_mount_points(mountinfo::points_inside(point)))
 }
 
 /// Applies changes to the host. Removes the sandbox if that succeeds and no other changes are left.

@@ -1,5 +1,5 @@
-//! Full quotas: who has used theirs up gets room from their own history. Versions belong to the
-//! owner of the file, as do the files of the versions.
+//! Full quotas: a user who has used up a quota gets room from their own history. A version counts
+//! against the quota of the file's owner.
 //!
 //! Nobody tells what a quota leaves: `statfs` does not know of it. So a pass discards in growing
 //! steps, only for an operation that fails, and only versions of that owner.
@@ -101,7 +101,7 @@ impl Core {
                 break;
             }
             if chosen.is_empty() {
-                // Versions that were made since may go, too.
+                // The list lacks versions that were made since the walk.
                 quotas.look(self, &cx, owner)?;
                 is_new = true;
             }
