@@ -87,8 +87,13 @@ impl VersionVnode {
         if self.lower.kind() != Kind::Regular {
             return Ok(None);
         }
+        if session.is_direct()
+            && let Some(upcalls) = self.core.upcalls.get()
+        {
+            session.drop_closed_creators(&**upcalls);
+        }
         // A file that is being created has no past.
-        let is_new = session.direct > 0 && session.writers == 0;
+        let is_new = session.is_direct() && session.writers == 0;
         let is_session = changes.is_some() && file.is_some_and(crate::file::has_made);
         let head = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         let makes = !(is_new || is_session) || self.core.options.comprehensive;

@@ -263,7 +263,7 @@ impl Core {
     fn is_written(&self, head: Option<&Arc<dyn Vnode>>) -> bool {
         let Some(inode) = head.and_then(|head| self.inodes.in_use(head.id())) else { return false };
         let session = inode.wait_session();
-        session.writers > 0 || session.direct > 0
+        session.writers > 0 || session.is_direct()
     }
 
     fn is_current(&self, server: &Cx<'_>, set: &Arc<Set>, start: &Start) -> Result<bool> {
@@ -278,7 +278,7 @@ impl Core {
         let session = head.as_ref().map(|head| head.inode.wait_session());
         if let Some(mut session) = session {
             let mut locked = set.lock(self, server)?;
-            if start.is_newest && (session.writers > 0 || session.direct > 0) {
+            if start.is_newest && (session.writers > 0 || session.is_direct()) {
                 return Ok(Outcome::Busy);
             }
             if start.is_newest {

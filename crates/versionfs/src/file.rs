@@ -7,7 +7,7 @@ use crate::inode::Inode;
 use crate::node::VersionVnode;
 use crate::options::CopyOn;
 use crate::past;
-use crate::session::Session;
+use crate::session::{Creator, Session};
 use crate::set::{Made, Set};
 use crate::space::{is_partial, of_data, wants};
 use core::any::Any;
@@ -55,7 +55,7 @@ pub(crate) struct VersionFile {
     is_excluded: OnceLock<bool>,
     /// Whether this open file has made its version.
     made: Arc<AtomicBool>,
-    is_bound: AtomicBool,
+    is_bound: Arc<AtomicBool>,
     /// The version that was made when the file was opened, before anything changed.
     early: Mutex<Option<(Arc<Set>, u64)>>,
 }
@@ -115,7 +115,7 @@ impl VersionVnode {
             appends: flags.appends(),
             made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
             is_excluded: OnceLock::new(),
-            is_bound: AtomicBool::new(false),
+            is_bound: Arc::default(),
             early: Mutex::default(),
         })
     }
@@ -129,16 +129,18 @@ impl VersionVnode {
             true => Mode::Creates,
             false => Mode::Reads,
         };
-        if mode == Mode::Creates {
-            session.direct += 1;
+        session.writers += u32::from(mode == Mode::Writes);
+        let file = self.file(Arc::clone(&lower), mode, flags);
+        if mode == Mode::Creates
+            && let Some(file) = file.as_any().downcast_ref::<VersionFile>()
+        {
+            session.begin_direct(Creator { lower, is_bound: Arc::clone(&file.is_bound) });
             self.core.space.begins_unseen();
         }
-        session.writers += u32::from(mode == Mode::Writes);
         drop(session);
         if mode == Mode::Writes {
             self.stop_passthrough();
         }
-        let file = self.file(lower, mode, flags);
         if !self.core.options.comprehensive {
             // The first content of a file is no change.
             set_made(&*file);
@@ -362,7 +364,7 @@ impl VersionFile {
         for pause in PAUSES {
             std::thread::sleep(Duration::from_millis(pause));
             head.look_for_mappings(cx, session)?;
-            if !self.inode.may_be_mapped() || session.direct > 0 {
+            if !self.inode.may_be_mapped() || session.is_direct() {
                 break;
             }
         }
@@ -828,10 +830,10 @@ impl Drop for VersionFile {
         session.opens = session.opens.saturating_sub(1);
         session.writers = session.writers.saturating_sub(u32::from(self.mode == Mode::Writes));
         if self.mode == Mode::Creates {
-            session.direct = session.direct.saturating_sub(1);
+            session.end_direct(&self.is_bound);
             self.core.space.ends_unseen();
         }
-        if *self.is_bound.get_mut() {
+        if self.is_bound.load(Ordering::Relaxed) {
             self.inode.unbind();
         }
         let is_last = self.mode == Mode::Writes && session.writers == 0;

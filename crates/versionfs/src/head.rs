@@ -580,13 +580,13 @@ impl Head<'_> {
     /// that created the file, and mappings of the host file outlive their open files. Then no
     /// version may depend on the head.
     pub(crate) fn is_written_unseen(&self, session: &Session) -> bool {
-        session.direct > 0 || self.inode.may_be_mapped()
+        session.is_direct() || self.inode.may_be_mapped()
     }
 
     /// Finds out whether programs still have the host file mapped for writing. While the file is
     /// open for writing, that can't be told.
     pub(crate) fn look_for_mappings(&self, cx: &Cx<'_>, session: &Session) -> Result<()> {
-        if !self.inode.may_be_mapped() || session.writers > 0 || session.direct > 0 {
+        if !self.inode.may_be_mapped() || session.writers > 0 || session.is_direct() {
             return Ok(());
         }
         let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
@@ -621,7 +621,7 @@ impl Head<'_> {
 
     /// Closes the newest version. From now on it takes bytes only from the head as it is now.
     pub(crate) fn seal(&self, cx: &Cx<'_>, session: &mut Session) {
-        let Some(mut active) = session.active.take().filter(|_| session.direct == 0) else { return };
+        let Some(mut active) = session.active.take().filter(|_| !session.is_direct()) else { return };
         let server = self.core.server(cx);
         let sealed = self.lower.getattr(&server).and_then(|attr| {
             let seal = Seal::Sealed(Stamp::of(&attr));

@@ -4,10 +4,10 @@
 
 use crate::set::Set;
 use core::ops::Range;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use versionset::{SparseWriter, is_zero, read_full};
-use vnode::{Cx, Errno, OpenFile, Result};
+use vnode::{Cx, Errno, OpenFile, Result, Upcalls};
 
 /// Bytes that are saved at once.
 const CHUNK: usize = 128 * 1024;
@@ -19,13 +19,48 @@ pub(crate) struct Session {
     pub(crate) opens: u32,
     /// Open files whose writes the layer sees.
     pub(crate) writers: u32,
-    /// Open files that are written without the layer: the kernel does their I/O.
-    pub(crate) direct: u32,
+    /// Open files that are written without the layer: those that created the file.
+    creators: Vec<Creator>,
     /// The newest version, if it depends on the head: it receives the blocks before they are
     /// overwritten.
     pub(crate) active: Option<Active>,
     /// Of the open file whose truncation is delayed: whether it has made its version.
     pub(crate) delayed_by: Option<Arc<AtomicBool>>,
+}
+
+/// The open file that created the file. The kernel does its I/O.
+#[derive(Debug)]
+pub(crate) struct Creator {
+    pub(crate) lower: Arc<dyn OpenFile>,
+    /// Whether the kernel has the host file, shared with the open file of the layer.
+    pub(crate) is_bound: Arc<AtomicBool>,
+}
+
+impl Session {
+    /// Notes that the file is written without the layer from now on.
+    pub(crate) fn begin_direct(&mut self, creator: Creator) {
+        self.creators.push(creator);
+    }
+
+    /// Notes that an open file is closed that may have created the file.
+    pub(crate) fn end_direct(&mut self, is_bound: &Arc<AtomicBool>) {
+        self.creators.retain(|creator| !Arc::ptr_eq(&creator.is_bound, is_bound));
+    }
+
+    /// Whether the file is written without the layer.
+    pub(crate) const fn is_direct(&self) -> bool {
+        !self.creators.is_empty()
+    }
+
+    /// Forgets the creators that programs have closed: the kernel tells of that only later, maybe
+    /// after the next request of the same program.
+    pub(crate) fn drop_closed_creators(&mut self, upcalls: &dyn Upcalls) {
+        self.creators.retain(|creator| {
+            let is_unused = |file| upcalls.is_host_file_unused(file, false);
+            let is_bound = creator.is_bound.load(Ordering::Relaxed);
+            !is_bound || !creator.lower.backing().is_some_and(|backing| is_unused(backing.file))
+        });
+    }
 }
 
 /// The newest version of a set, open for adding blocks.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common::unmount_after_questions;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -100,7 +101,7 @@ fn mounts_that_hang_are_skipped() {
     signal("-CONT", &own);
     assert!(code == 8 && err.contains("in use"), "{code} {err}");
     for at in ["/mnt/at", "/mnt/elsewhere"] {
-        testkit::outcome(Command::new("umount").arg(at)).succeeds();
+        unmount_after_questions(Path::new(at));
     }
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common::unmount_after_questions;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::mount_bind;
@@ -219,11 +220,7 @@ fn mounts_that_hang_are_hidden() {
         assert_eq!(committed.code, 0, "{}", committed.err);
         assert_eq!(fs::read_to_string(host.home.join("new")).unwrap(), "x\n");
         outcome(Command::new("umount").arg(at.join("inner"))).succeeds();
-        // Those that asked the mount, and were killed, end only once it answers.
-        testkit::until("the mount is no longer asked", || {
-            let ended = outcome(Command::new("umount").arg(&at));
-            testkit::seen((ended.code, ended.err), |(code, _)| *code == 0)
-        });
+        unmount_after_questions(&at);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whole transfers to and from the file below, which may do less than asked at a time.
 
-use vnode::{Cx, Errno, OpenFile, Result, SetAttr, Vnode};
+use vnode::{Cx, Errno, OpenFile, Result, SetAttr, SetTime, Vnode};
 
 /// Fills `out`, or reads up to the end of the file. (A layer may return fewer bytes after an
 /// error.)
@@ -32,4 +32,10 @@ pub(crate) fn write_full(file: &dyn OpenFile, cx: &Cx<'_>, data: &[u8], offset: 
 pub(crate) fn set_size(vnode: &dyn Vnode, file: &dyn OpenFile, cx: &Cx<'_>, size: u64) -> Result<()> {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     vnode.setattr(cx, &set, Some(file)).map(|_| ())
+}
+
+/// Sets the mtime after a change of the data, when it is too late to fail.
+pub(crate) fn touch(vnode: &dyn Vnode, cx: &Cx<'_>) {
+    let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let _best_effort = vnode.setattr(cx, &now, None);
 }

@@ -5,6 +5,7 @@ use super::core::Core;
 use super::file::TemplateFile;
 use super::guard::guard;
 use super::inverse;
+use super::lower_io::touch;
 use super::node::TemplateVnode;
 use super::table::Table;
 use container::{BlockAt, BlockCodec, Container, Probe, probe};
@@ -307,9 +308,7 @@ impl TemplateVnode {
             FileKind::Container { container, file, .. } => {
                 if flags.truncates() {
                     container.truncate(cx, 0)?;
-                    let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
-                    // It is too late to fail.
-                    let _best_effort = self.lower.setattr(cx, &now, None);
+                    touch(&*self.lower, cx);
                 }
                 (Arc::clone(file), Some(Arc::clone(container)))
             }
@@ -396,14 +395,19 @@ impl Resized<'_> {
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(Errno::FBIG)?;
         let _append = self.shared.append_lock.lock();
         match (mode & !KEEP_SIZE, mode & KEEP_SIZE != 0) {
-            (PUNCH_HOLE | ZERO_RANGE, true) => self.container.punch(cx, offset, len),
+            (PUNCH_HOLE | ZERO_RANGE, true) => self.container.punch(cx, offset, len)?,
             (ZERO_RANGE, false) => {
                 let size = self.container.size();
                 self.container.punch(cx, offset, len)?;
-                if end > size { self.container.truncate(cx, end) } else { Ok(()) }
+                if end > size {
+                    self.container.truncate(cx, end)?;
+                }
             }
-            _ => Err(Errno::OPNOTSUPP),
+            _ => return Err(Errno::OPNOTSUPP),
         }
+        // Also if all of it is a hole or beyond the end, and the container has not changed.
+        touch(self.vnode, cx);
+        Ok(())
     }
 
     pub(crate) fn seek(&self, cx: &Cx<'_>, offset: u64, whence: Whence) -> Result<u64> {

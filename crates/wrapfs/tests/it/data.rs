@@ -50,6 +50,13 @@ fn data_layers_conform() {
 }
 
 #[test]
+fn zeroing_sets_the_mtime_everywhere() {
+    for block in BLOCKS {
+        common::zeroing_sets_the_mtime(&*chained(MemFs::new(), block));
+    }
+}
+
+#[test]
 fn random_operations_see_no_difference() {
     for (seed, block) in (1..).zip(BLOCKS) {
         conformance::random::compare(seed, 2000, &*chained(MemFs::new(), block), &*MemFs::new());

@@ -2,6 +2,7 @@
 //! at every step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common;
 use crate::common::crash::{fail_everywhere, fill_the_disk};
 use crate::common::format::{Change, PUNCH, Summed, changes, layer, layout, open, prepared, read_all};
 use conformance::fixture::{ROOT, name};
@@ -22,6 +23,13 @@ fn format_layers_conform() {
         conformance::run_all(|| layer(MemFs::new(), plain));
     }
     conformance::run_all(|| layer(layer(MemFs::new(), 4096), 1000));
+}
+
+#[test]
+fn zeroing_sets_the_mtime_everywhere() {
+    for plain in [100, 4096, 65_536] {
+        common::zeroing_sets_the_mtime(&*layer(MemFs::new(), plain));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Data of a different size: stat, truncate, append, holes and copies behave as for ordinary files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common;
 use crate::common::{Runs, memory};
 use conformance::fixture::{ROOT, name};
 use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
@@ -29,6 +30,11 @@ fn resizing_layers_conform() {
         conformance::run_all(|| resized(MemFs::new(), foreign));
     }
     conformance::run_all(|| resized(resized(MemFs::new(), Foreign::Refuse), Foreign::Refuse));
+}
+
+#[test]
+fn zeroing_sets_the_mtime_everywhere() {
+    common::zeroing_sets_the_mtime(&*resized(MemFs::new(), Foreign::Refuse));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! nothing that the layer itself does, or is killed while doing, is taken for that.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use crate::common;
 use crate::common::crash::{
     check, crash_everywhere, fail_everywhere, fail_to_sync_everywhere, fill_the_disk, lose_power_everywhere,
 };
@@ -24,6 +25,11 @@ fn prepared(plain: u64) -> (Arc<MemFs>, Vec<u8>) {
 fn sealed_layers_conform() {
     conformance::run_all(|| sealed(MemFs::new(), 4096));
     conformance::run_all(|| sealed(MemFs::new(), 100));
+}
+
+#[test]
+fn zeroing_sets_the_mtime_everywhere() {
+    common::zeroing_sets_the_mtime(&*sealed(MemFs::new(), 4096));
 }
 
 /// A file that outgrows its table several times, compared with plain bytes; the layer is mounted

@@ -1,5 +1,6 @@
 //! fallocate(2).
 
+use super::super::lower_io::touch;
 use super::lower::{CodedFile, SIZE_MAX, blocking};
 use super::patch::Undo;
 use vnode::{Cx, Errno, Result};
@@ -46,11 +47,15 @@ impl CodedFile<'_> {
     /// are re-encoded.
     fn zero(&self, cx: &Cx<'_>, mode: u32, range: Zeroed) -> Result<()> {
         let Zeroed { from, to, size, new_size } = range;
+        if from >= new_size {
+            // Beyond the end there is nothing to encode, but the times of the file change.
+            return self.file.fallocate(cx, mode, from, to - from);
+        }
         let block = self.coding.block();
         let whole_from = from.next_multiple_of(block);
         let whole_to = if to >= new_size { to } else { to - to % block };
         self.finish(cx, Undo::default(), |undo| {
-            if !from.is_multiple_of(block) && from < new_size {
+            if !from.is_multiple_of(block) {
                 self.zero_in_block(cx, undo, from / block, range)?;
             }
             if !to.is_multiple_of(block) && to < new_size && (from.is_multiple_of(block) || to / block != from / block)
@@ -65,6 +70,8 @@ impl CodedFile<'_> {
             } else if new_size > size {
                 self.set_size_below(cx, new_size)
             } else {
+                // The rest may have been zeros before.
+                touch(self.vnode, cx);
                 Ok(())
             }
         })

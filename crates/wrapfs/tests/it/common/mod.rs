@@ -7,15 +7,40 @@ pub(crate) mod sealed;
 pub(crate) mod store;
 pub(crate) mod untrusted;
 
+use conformance::fixture::{ROOT, name};
 use memfs::{Faults, MemFs, MemOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vnode::{Cx, Errno, Result};
+use vnode::{Cx, Errno, Layer, OpenFlags, Result, SetAttr, SetTime, Time};
 use wrapfs::container::{BlockAt, BlockCodec};
 use wrapfs::hooks::{Block, Data, Names, Object};
 
 pub(crate) fn memory(faults: &Faults) -> Arc<MemFs> {
     MemFs::with(MemOptions::default(), faults)
+}
+
+/// Checks that zeroing a range sets the mtime, as natively, wherever the range lies.
+pub(crate) fn zeroing_sets_the_mtime(layer: &dyn Layer) {
+    const PUNCH: u32 = 3;
+    const ZERO: u32 = 0x10;
+    const ZERO_KEEPING_SIZE: u32 = 0x11;
+    let (entry, file) = layer.root().create(&ROOT, name("zeroed"), 0o644, OpenFlags::RDWR).unwrap();
+    let old = Time { sec: 5, nsec: 0 };
+    let set = |change: SetAttr| entry.vnode.setattr(&ROOT, &change, None).unwrap();
+    // Data, a hole, data that ends within a block.
+    file.write(&ROOT, &[1; 30_000], 0).unwrap();
+    file.write(&ROOT, &[1; 1234], 200_000).unwrap();
+    for mode in [PUNCH, ZERO_KEEPING_SIZE, ZERO] {
+        for start in [0, 40, 4096, 5000, 100_000, 102_400, 200_000, 201_200, 201_234, 204_800, 300_000, 1 << 30] {
+            for len in [1, 10, 97, 4096, 12_000, 70_000] {
+                set(SetAttr { size: Some(201_234), ..SetAttr::default() });
+                set(SetAttr { mtime: Some(SetTime::At(old)), ..SetAttr::default() });
+                file.fallocate(&ROOT, mode, start, len).unwrap();
+                let attr = entry.vnode.getattr(&ROOT).unwrap();
+                assert_ne!(attr.mtime, old, "mode {mode:#x}, {start} + {len}");
+            }
+        }
+    }
 }
 
 /// Repeats each byte this many times, so that names become long. Other stored names are hidden.
