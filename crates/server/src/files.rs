@@ -11,6 +11,7 @@ use crate::notifier::NotificationQueue;
 use crate::open_cache::OpenCache;
 use crate::page_cache::{HeldSize, PageCache, PageState};
 use crate::shared_mappings::SharedMappings;
+use crate::unsent_modes::UnsentModes;
 use fuse::BackingId;
 use fuse::abi::OpenOut;
 use std::collections::HashMap;
@@ -70,6 +71,8 @@ pub(crate) struct Files {
     last_writer_closed: Condvar,
     /// State of the kernel's page cache, for files on the cached path.
     pub(crate) pages: PageCache,
+    /// Files whose mode the kernel may not know.
+    pub(crate) unsent_modes: UnsentModes,
     /// Files that may change through a shared mapping.
     pub(crate) shared_mappings: SharedMappings,
     /// Cached open files, for a kernel that does not send OPEN. `None` if it sends OPEN.
@@ -454,6 +457,7 @@ impl Files {
         if !self.pages.note_sent_attributes(node, attr, notifier) {
             return None;
         }
+        self.unsent_modes.add(node);
         // While this lock is held, the file cannot be opened.
         let inodes = self.inodes();
         let held = self.pages.drop_if_stale(node, attr, is_written(&inodes, node), notifier);
@@ -493,6 +497,7 @@ impl Files {
     /// in the kernel's cache. Drops the pages unless they show the change already.
     pub(crate) fn data_changed_out_of_band(&self, node: u64, attr: &Attr, notifier: &Arc<NotificationQueue>) {
         self.forget_cached_open(node);
+        self.unsent_modes.add(node);
         // While this lock is held, the file cannot be opened.
         let inodes = self.inodes();
         self.pages.reported(node, attr, is_written(&inodes, node), notifier);

@@ -13,7 +13,6 @@ use crate::notifier::{Notification, NotificationQueue, UpcallHandler};
 use crate::open_cache::OpenCache;
 use crate::page_cache::{Change, HeldSize};
 use crate::suid::{self, is_root};
-use crate::unsent_modes::UnsentModes;
 use access::ACL_ACCESS;
 use fuse::abi::{
     AttrOut, CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, GetattrIn, InitIn, IoctlIn, IoctlOut,
@@ -37,7 +36,6 @@ pub(crate) struct Server {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) files: Arc<Files>,
     pub(crate) listing_cache: ListingCache,
-    unsent_modes: UnsentModes,
     pub(crate) notifier: Arc<NotificationQueue>,
     pub(crate) cache: Duration,
     /// Lifetime of cached names.
@@ -83,7 +81,6 @@ impl Server {
             nodes,
             files,
             listing_cache: ListingCache::default(),
-            unsent_modes: UnsentModes::default(),
             notifier,
             cache,
             names,
@@ -176,7 +173,7 @@ impl Server {
             // another thread receives even later.
             self.notifier.send_attributes(node);
             if vnode.kind() == Kind::Regular {
-                self.unsent_modes.add(node);
+                self.files.unsent_modes.add(node);
             }
         }
         done
@@ -586,7 +583,7 @@ impl Filesystem for Server {
                 self.files.pages.forget(one.nodeid);
                 self.files.shared_mappings.forget(one.nodeid);
                 self.listing_cache.forget(one.nodeid);
-                self.unsent_modes.remove(one.nodeid);
+                self.files.unsent_modes.remove(one.nodeid);
                 self.files.forget_cached_open(one.nodeid);
             }
         }
@@ -605,7 +602,7 @@ impl Filesystem for Server {
         let vnode = self.nodes.get(node)?;
         if let Some(attr) = self.noop_setattr(rq, node, &*vnode, arg)? {
             let (attr, lifetime) = self.check_attr(&call, (node, &*vnode), attr)?;
-            self.unsent_modes.remove(node);
+            self.files.unsent_modes.remove(node);
             return Ok(convert::attr_out(&attr, lifetime));
         }
         let file = if arg.valid & fuse::abi::FATTR_FH != 0 { self.files.get(arg.fh).ok() } else { None };
@@ -619,7 +616,7 @@ impl Filesystem for Server {
             Err(_) => self.end_change(&call, node, file.as_deref(), &begun),
         }
         let attr = changed?;
-        self.unsent_modes.remove(node);
+        self.files.unsent_modes.remove(node);
         self.nodes.set_size(node, attr.size);
         Ok(convert::attr_out(&attr, self.attr_lifetime(&call, node)))
     }
@@ -725,7 +722,7 @@ impl Filesystem for Server {
             // only after this request.
             return Err(Errno::TXTBSY);
         }
-        self.unsent_modes.check_open((rq, &cx), (node, &*vnode), (wanted, convert::executes(arg.flags)))?;
+        self.files.unsent_modes.check_open((rq, &cx), (node, &*vnode), (wanted, convert::executes(arg.flags)))?;
         let file = if wanted.truncates() {
             self.track_change(rq, node, None, || vnode.open(&cx, wanted))
         } else {

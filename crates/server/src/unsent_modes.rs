@@ -1,10 +1,16 @@
 //! Files whose mode the kernel may not know.
 //!
-//! The reply to a SETXATTR of an ACL has no mode. The kernel asks for it with the next permission
-//! check, and ignores the answer if the file's attributes have changed meanwhile: while a program
-//! appends to the file, that is always so (`FUSE_I_SIZE_UNSTABLE`). The check then uses the old
-//! mode. So an OPEN of such a file is checked here again, until the reply to a SETATTR has given
-//! the kernel the mode: that one it never ignores.
+//! The kernel asks for it with the next permission check, and ignores the answer if the file's
+//! attributes have changed meanwhile, or if it was told that they have. The check then uses the old
+//! mode. That matters when the mode changes without the kernel:
+//!
+//! - The reply to a SETXATTR of an ACL has no mode. While a program appends to the file, all
+//!   answers are ignored (`FUSE_I_SIZE_UNSTABLE`).
+//! - The file is changed below the mount. If its data changed, too, the server drops the kernel's
+//!   pages, mostly during the very request for the attributes.
+//!
+//! So an OPEN of such a file is checked here again, until the reply to a SETATTR has given the
+//! kernel the mode: that one it never ignores.
 
 use crate::caller;
 use fuse::{Reply, Request};
@@ -12,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vnode::{Cx, Errno, NumberMap, OpenFlags, Vnode};
 
-/// Nodes of regular files whose mode follows from an ACL that was set since a SETATTR.
+/// Nodes of regular files that an ACL was set on, or whose data changed below, since a SETATTR.
 #[derive(Default)]
 pub(crate) struct UnsentModes {
     nodes: Mutex<NumberMap<()>>,
@@ -24,7 +30,7 @@ impl UnsentModes {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an ACL was set.
+    /// Notes that the mode may change without the kernel.
     pub(crate) fn add(&self, node: u64) {
         let mut nodes = self.nodes();
         nodes.insert(node, ());

@@ -33,6 +33,8 @@ fn change(path: &Path, bytes: &[u8]) {
 /// A file of a mount, and its lower file.
 struct Case {
     what: String,
+    /// Whether the kernel caches attributes.
+    caches: bool,
     mounted: Mounted,
     file: PathBuf,
     below: PathBuf,
@@ -71,7 +73,7 @@ fn on_each(transport: Transport, test: impl Fn(&Case)) {
         fs::write(&below, text('0', 0, 100)).unwrap();
         let mounted = Mounted::with_options(spec, &sandbox.path("m"), &format!("passthrough=off,cache={cache}"));
         let file = mounted.path("1");
-        test(&Case { what: format!("{layer}, cache={cache}"), mounted, file, below });
+        test(&Case { what: format!("{layer}, cache={cache}"), caches: cache != "0", mounted, file, below });
     }
 }
 
@@ -243,7 +245,34 @@ fn an_acl_of_a_file_that_grows_takes_effect(transport: Transport) {
     });
 }
 
+/// A program has the file open. Permissions that are withdrawn below, together with new data, take
+/// effect with the next open, or if attributes are cached, once the change is reported. Those that
+/// are granted may take one more: the kernel itself refuses.
+fn a_mode_that_changes_below_with_the_data_takes_effect(transport: Transport) {
+    on_each(transport, |case| {
+        let held = File::open(&case.file).unwrap();
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        let open = || match as_user(USER, || File::open(&again)) {
+            Ok(_) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => false,
+            Err(error) => panic!("{}: {error}", case.what),
+        };
+        for round in 0..rounds(50) {
+            for (mode, is_allowed) in [(0o600, false), (0o644, true)] {
+                held.read_at(&mut [0], 0).unwrap();
+                change(&case.below, &text('1', round, length(round)));
+                fs::set_permissions(&case.below, fs::Permissions::from_mode(mode)).unwrap();
+                if case.caches || is_allowed {
+                    testkit::until("the mode is known", || open() == is_allowed);
+                }
+                assert_eq!(open(), is_allowed, "{}, round {round}: mode {mode:o}", case.what);
+            }
+        }
+    });
+}
+
 on_both_transports!(
+    a_mode_that_changes_below_with_the_data_takes_effect,
     an_acl_of_a_file_that_grows_takes_effect,
     own_writes_are_never_lost,
     opening_an_open_file_costs_no_more_requests,
