@@ -119,9 +119,14 @@ fn rewrite_log(cx: &Cx<'_>, (root, path): (&Arc<dyn Vnode>, &Path), name: Name<'
     }
     let (_, file) = root.create(cx, aside, 0o600, OpenFlags::RDWR)?;
     let all = [HEADER, bytes].concat();
-    write_all(&*file, cx, &all, 0)?;
-    file.fsync(cx, true)?;
-    root.rename(cx, aside, root, name, RenameFlags::default())?;
+    let written = write_all(&*file, cx, &all, 0)
+        .and_then(|()| file.fsync(cx, true))
+        .and_then(|()| root.rename(cx, aside, root, name, RenameFlags::default()));
+    if let Err(errno) = written {
+        // On a full branch it would take space until the next mount.
+        let _best_effort = root.unlink(cx, aside);
+        return Err(errno);
+    }
     Ok(Log::new(file, all.len() as u64))
 }
 
@@ -146,4 +151,34 @@ fn bytes_of(known: &Known) -> Result<Vec<u8>> {
         all.extend(record.encode()?);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfs::{Count, Fault, Faults, MemFs, MemOptions, Plan};
+    use vnode::Layer as _;
+
+    /// On a branch that is full, or after any other error, there is the old log and nothing aside.
+    #[test]
+    fn a_log_that_cant_be_rewritten_leaves_nothing_aside() {
+        let cx = Cx::internal(0, 0);
+        for at in 1.. {
+            let faults = Faults::new();
+            let root = MemFs::with(MemOptions::default(), &faults).root();
+            let branch = (&root, Path::new("/"));
+            drop(move_log(&cx, branch, &Known::default()).unwrap());
+            let old = root.lookup(&cx, Name::new(IDENT).unwrap()).unwrap().unwrap().attr.ino;
+            faults.arm(Plan { count: Count::All, at, fault: Fault::Error(Errno::NOSPC) });
+            let written = rewrite_log(&cx, branch, Name::new(IDENT).unwrap(), b"");
+            let fired = faults.fired();
+            faults.disarm();
+            let found = |name| root.lookup(&cx, Name::new(name).unwrap()).unwrap().map(|entry| entry.attr.ino);
+            assert!(found(IDENT_NEW).is_none(), "a fault at step {at}");
+            assert_eq!(found(IDENT) == Some(old), written.is_err(), "a fault at step {at}");
+            if !fired {
+                break;
+            }
+        }
+    }
 }
