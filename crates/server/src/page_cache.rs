@@ -44,11 +44,19 @@ struct Stamp {
     ctime: Time,
     mtime: Time,
     size: u64,
+    /// Time of birth of the lower file: which one it is. A union's file is another one after a
+    /// copy-up, and once its copy is removed below.
+    born: Option<Time>,
 }
 
 impl Stamp {
     fn of(attr: &Attr) -> Self {
-        Self { ctime: attr.ctime, mtime: attr.mtime, size: attr.size }
+        Self { ctime: attr.ctime, mtime: attr.mtime, size: attr.size, born: attr.btime }
+    }
+
+    /// Whether `other` is the state of another lower file. Of two files, neither state is later.
+    fn is_of_another_file(&self, other: &Self) -> bool {
+        self.born.zip(other.born).is_some_and(|(one, other)| one != other)
     }
 
     /// Whether `later` has other data. A change of attributes alone moves only the ctime.
@@ -116,7 +124,8 @@ impl FileState {
     fn adopt(&mut self, attr: &Attr) {
         self.stale = false;
         self.all_reread = self.busy == 0;
-        if self.busy == 0 && (self.trust != Trust::Known || attr.ctime >= self.stamp.ctime) {
+        let is_later = attr.ctime >= self.stamp.ctime || self.stamp.is_of_another_file(&Stamp::of(attr));
+        if self.busy == 0 && (self.trust != Trust::Known || is_later) {
             (self.stamp, self.trust) = (Stamp::of(attr), Trust::Known);
         }
     }
@@ -128,17 +137,20 @@ impl FileState {
 
     /// Whether `attr` shows that the data changed out of band. Attributes with the stamp's ctime or
     /// an earlier one are ignored: they may have been read before a change through the mount whose
-    /// stamp is recorded already.
+    /// stamp is recorded already. Those of another lower file are not.
     fn is_stale_at(&self, attr: &Attr) -> bool {
-        self.is_comparable() && attr.ctime > self.stamp.ctime && self.stamp.has_other_data(&Stamp::of(attr))
+        let now = Stamp::of(attr);
+        let is_later = attr.ctime > self.stamp.ctime && self.stamp.has_other_data(&now);
+        self.is_comparable() && (is_later || self.stamp.is_of_another_file(&now))
     }
 
     /// Whether `attr` shows that the data did not change out of band. This is not the opposite of
     /// [`Self::is_stale_at`]: with the same ctime but another size or mtime, both return false,
     /// because coarse timestamps can give two changes the same ctime.
     fn is_valid_at(&self, attr: &Attr) -> bool {
-        let is_same = attr.ctime < self.stamp.ctime || !self.stamp.has_other_data(&Stamp::of(attr));
-        self.is_comparable() && !self.stale && is_same
+        let now = Stamp::of(attr);
+        let is_same = attr.ctime < self.stamp.ctime || !self.stamp.has_other_data(&now);
+        self.is_comparable() && !self.stale && is_same && !self.stamp.is_of_another_file(&now)
     }
 
     /// Whether `attr` shows a larger file although it has the stamp's ctime, because timestamps are
@@ -580,6 +592,23 @@ mod tests {
         assert_eq!(opened(attr(4, 3, 12)), PageState::Valid);
         test.pages.forget(7);
         assert_eq!(opened(attr(4, 3, 12)), PageState::Unknown);
+    }
+
+    /// Once a union's copy is removed below, the file is the original again, whose times are older.
+    #[test]
+    fn pages_of_another_file_are_dropped_whatever_its_times_are() {
+        let test = TestPages::new();
+        let opened = |attr| test.opened(Some(attr), false);
+        let born = |sec, attr| Attr { btime: Some(Time { sec, nsec: 0 }), ..attr };
+        assert_eq!(opened(born(5, attr(5, 5, 10))), PageState::Unknown);
+        assert_eq!(opened(born(5, attr(5, 5, 10))), PageState::Valid);
+        assert_eq!(opened(born(2, attr(2, 2, 20))), PageState::Unknown);
+        assert_eq!(opened(born(2, attr(2, 2, 20))), PageState::Valid);
+        assert!(test.note_sent_attributes(&born(1, attr(1, 1, 10))));
+        assert_eq!(reported(&test, &born(1, attr(1, 1, 10))), Reported::Known);
+        assert_eq!(reported(&test, &born(0, attr(0, 0, 10))), Reported::Pages);
+        let unknown = Attr { btime: None, ..attr(0, 0, 10) };
+        assert_eq!(opened(unknown), PageState::Valid, "a layer that tells no time of birth");
     }
 
     #[test]

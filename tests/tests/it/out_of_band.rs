@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use strata_tests::mapping::Mapping;
 use strata_tests::process::{run, sh};
 use strata_tests::tree::{self, Times};
-use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
+use strata_tests::{Delete, Mode, Mounted, Rng, Sandbox, Spec, Transport, long, on_both_transports};
 use testkit::{holds_within, until};
 
 /// Cache lifetime in the kernel: longer than a test.
@@ -28,6 +28,7 @@ on_both_transports!(
     changes_are_visible_at_once,
     changes_are_visible_within_a_second_without_reports,
     open_files_are_never_other_files,
+    a_copy_that_is_removed_below_uncovers_the_original,
     an_open_reads_all_of_a_file_that_grew,
     a_reader_of_a_growing_file_sees_no_zeros,
     attributes_of_a_growing_file_are_current,
@@ -534,6 +535,40 @@ fn lost_events_invalidate_everything(transport: Transport) {
     run(Command::new("kill").args(["-CONT", &server]));
     until("changes after an overflow", || !bed.path("f").exists() && bed.path("new").exists());
     until("a listing after an overflow", || fs::read_dir(bed.path("many")).unwrap().count() == 20_000);
+}
+
+/// The original is older than its copy, but it is what the name shows from then on.
+fn a_copy_that_is_removed_below_uncovers_the_original(transport: Transport) {
+    for options in ["", "passthrough=off", "passthrough=off,cache=0"] {
+        let bed = Bed::new(transport, options);
+        let names = ["replaced", "changed"];
+        for name in names {
+            fs::write(bed.ro.join(name), [b'o'; 12_005]).unwrap();
+        }
+        until("the files", || names.iter().all(|name| bed.path(name).exists()));
+        // The copies are younger by more than a tick of the clock.
+        testkit::tick();
+        fs::write(bed.path("replaced"), "copy").unwrap();
+        let file = File::options().write(true).open(bed.path("changed")).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"copy", 0).unwrap();
+        drop(file);
+        let Bed { union, rw, ro, sandbox } = bed;
+        drop(union);
+        let top = sandbox.dir("top");
+        let branches = vec![(top, Mode::Rw), (rw.clone(), Mode::Ro), (ro, Mode::Ro)];
+        let spec = Spec::Union { branches, delete: Delete::Whiteout, transport };
+        let union = Mounted::with_options(spec, &sandbox.path("u"), options);
+        for name in names {
+            assert!(fs::read(union.path(name)).unwrap().starts_with(b"copy"));
+            fs::remove_file(rw.join(name)).unwrap();
+            until("the original", || fs::metadata(union.path(name)).unwrap().len() == 12_005);
+            for _ in 0..3 {
+                let read = fs::read(union.path(name)).unwrap();
+                let (len, head) = (read.len(), &read[..read.len().min(9)]);
+                assert!(read == [b'o'; 12_005], "{options}: {name} has {len} bytes, {}", head.escape_ascii());
+            }
+        }
+    }
 }
 
 /// The kernel does not read beyond the size that it knows, whether the file was used before or only
