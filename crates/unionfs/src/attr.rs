@@ -13,7 +13,7 @@ use crate::times::settled_attr;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnode::{Attr, Cx, Errno, Kind, Name, OpenFile, Result, SetAttr, SetTime, StatFs, Vnode};
+use vnode::{Attr, Cx, Errno, Kind, Name, OpenFile, Result, SetAttr, SetTime, StatFs, Time, Vnode};
 
 /// The link count of a directory.
 enum Links {
@@ -76,6 +76,7 @@ impl UnionVnode {
     pub(crate) fn dir_attr(&self, op: &Op<'_>, mut attr: Attr) -> Result<Attr> {
         attr.nlink = self.dir_links(op)?.shown(attr.nlink);
         attr.ino = self.core.shown(self.id);
+        attr.btime = attr.btime.min(self.first_birth(op)).or(attr.btime);
         Ok(attr)
     }
 
@@ -101,6 +102,18 @@ impl UnionVnode {
                 count => Ok(Links::Exactly(count?.saturating_add(2))),
             },
         }
+    }
+
+    /// Returns the time of birth of the rightmost part, if there are several: those further left
+    /// were made when something in the directory changed. `None` if it is unknown.
+    fn first_birth(&self, op: &Op<'_>) -> Option<Time> {
+        let known = &self.dir().ok()?.first_birth;
+        if known.get().is_none() {
+            let stack = self.stack().ok()?;
+            let [_, .., first] = &*stack else { return None };
+            let _ = known.set(first.vnode.getattr(&op.without_waiting()).ok()?.btime?);
+        }
+        known.get().copied()
     }
 
     fn count_subdirs(&self, op: &Op<'_>) -> Result<u32> {

@@ -12,10 +12,10 @@ use crate::set::{BranchSet, NO_GENERATION, short_generation_of};
 use crate::shortname::ShortName;
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
-use vnode::{Cx, Errno, Kind, Name, Result, Vnode};
+use vnode::{Cx, Errno, Kind, Name, Result, Time, Vnode};
 
 /// Value of `Dir::subdirs` before the subdirectories were counted.
 pub(crate) const UNCOUNTED: u32 = u32::MAX;
@@ -33,6 +33,8 @@ pub(crate) struct Dir {
     pub(crate) changes: AtomicU64,
     /// Number of subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
+    /// Time of birth of the rightmost part of a merged directory.
+    pub(crate) first_birth: OnceLock<Time>,
     pub(crate) listing: Mutex<Slot>,
     /// What is known of the parts, if there are several.
     pub(crate) known: Mutex<Option<Box<Known>>>,
@@ -155,6 +157,7 @@ impl UnionVnode {
                     redirect: Mutex::new(None),
                     changes: AtomicU64::new(0),
                     subdirs: AtomicU32::new(UNCOUNTED),
+                    first_birth: OnceLock::new(),
                     listing: Mutex::default(),
                     known: Mutex::new(None),
                     negative: Mutex::new(None),

@@ -22,6 +22,7 @@ impl VersionVnode {
             return self.shown(&blocking(cx), attr);
         }
         let mut session = self.inode.session(cx)?;
+        self.look_for_creators(&mut session);
         self.head().leave_version(cx)?;
         if (set.mtime.is_some() || set.atime.is_some()) && self.inode.delayed().is_some() {
             // The end of the delay sets the modification time.
@@ -36,7 +37,9 @@ impl VersionVnode {
             if mtime.is_some() {
                 self.head().before_touch(cx, &mut session, before.nlink)?;
             }
-            let changed = self.lower.setattr(cx, &SetAttr { size, mtime, ..*set }, lower_file);
+            let content = self.content_time(cx, &session, set, &before)?;
+            let set = SetAttr { size, mtime, ..*set };
+            let changed = self.keeping_content_time(cx, content, &set, || self.lower.setattr(cx, &set, lower_file));
             self.head().after_change(cx, &mut session);
             return self.shown(&blocking(cx), changed?);
         };
@@ -52,9 +55,18 @@ impl VersionVnode {
         self.head().after_change(cx, &mut session);
         let attr = changed?;
         if let (Some(file), true, true) = (file, cause == Cause::Truncate, made.is_some()) {
-            crate::file::set_made(file);
+            crate::file::set_made(file, session.renames);
         }
         self.shown(cx, attr)
+    }
+
+    /// Finds out whether programs have closed the open file that created this one.
+    pub(crate) fn look_for_creators(&self, session: &mut Session) {
+        if session.is_direct()
+            && let Some(upcalls) = self.core.upcalls.get()
+        {
+            session.drop_closed_creators(&**upcalls);
+        }
     }
 
     /// Returns what a change does that makes a version; `None` if it changes none of these.
@@ -87,14 +99,10 @@ impl VersionVnode {
         if self.lower.kind() != Kind::Regular {
             return Ok(None);
         }
-        if session.is_direct()
-            && let Some(upcalls) = self.core.upcalls.get()
-        {
-            session.drop_closed_creators(&**upcalls);
-        }
+        self.look_for_creators(session);
         // A file that is being created has no past.
         let is_new = session.is_direct() && session.writers == 0;
-        let is_session = changes.is_some() && file.is_some_and(crate::file::has_made);
+        let is_session = changes.is_some() && file.is_some_and(|file| crate::file::has_made(file, session.renames));
         let head = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;
         let makes = !(is_new || is_session) || self.core.options.comprehensive;
         if makes && !self.head().is_excluded(cx, before)? {

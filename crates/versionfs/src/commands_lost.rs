@@ -1,8 +1,9 @@
 //! The command `versionfs.lost`: what a restore of a directory can't bring back.
 
 use crate::commands::Place;
+use crate::content_time;
 use crate::history::{At, History, Moment};
-use crate::past::PastDir;
+use crate::past::{PastDir, stored_xattrs};
 use crate::reply::{MAX_REPLY, field, time};
 use crate::sets_of_dir::{names_in, names_with_sets};
 use crate::tags;
@@ -70,25 +71,29 @@ impl Place<'_> {
     /// Whether a file was changed after `moment`, at which it is known as this, because its policy
     /// keeps no versions of changes.
     fn is_unrecorded(&self, cx: &Cx<'_>, name: &[u8], (history, known): (&History, &Moment), moment: Time) -> bool {
-        let facts = match known {
+        let (server, who) = (self.core.server(cx), || Some(self.core.callers.who(cx)));
+        // A file whose changes have versions may have got its time without any.
+        let keeps_none = |facts| {
+            let policy = self.core.policy_of(&server, (self.lower, name), facts, &who, self.core.now());
+            policy.versions != Versions::All
+        };
+        let changed = match known {
             Moment::Version(at) => history.versions.get(*at).and_then(|seen| {
                 let version = &seen.version;
-                let changed = (version.kind == Kind::Regular).then(|| version.mtime.min(version.died))?;
-                Some((changed, (version.size, version.uid, version.gid)))
+                let is_meant = version.kind == Kind::Regular && keeps_none((version.size, version.uid, version.gid));
+                let xattrs = is_meant.then(|| stored_xattrs(self.core, &server, seen).unwrap_or_default())?;
+                let xattrs = xattrs.iter().map(|(name, value)| (&**name, &**value));
+                Some(content_time::recorded(version.mtime, xattrs).unwrap_or_else(|| version.mtime.min(version.died)))
             }),
             Moment::Head => history.head.as_ref().and_then(|head| {
                 let attr = &head.attr;
-                let changed = (attr.kind() == Kind::Regular).then(|| attr.mtime.min(attr.ctime))?;
-                Some((changed, (attr.size, attr.uid, attr.gid)))
+                let is_meant = attr.kind() == Kind::Regular && keeps_none((attr.size, attr.uid, attr.gid));
+                let recorded = is_meant.then(|| content_time::recorded_at(&server, &*head.vnode, attr.mtime))?;
+                Some(recorded.unwrap_or_else(|| attr.mtime.min(attr.ctime)))
             }),
             Moment::Inode(..) => None,
         };
-        // A file whose changes have versions may have got its time without any.
-        facts.filter(|(changed, _)| *changed > moment).is_some_and(|(_, facts)| {
-            let (server, who) = (self.core.server(cx), || Some(self.core.callers.who(cx)));
-            let policy = self.core.policy_of(&server, (self.lower, name), facts, &who, self.core.now());
-            policy.versions != Versions::All
-        })
+        changed.is_some_and(|changed| changed > moment)
     }
 }
 

@@ -2,6 +2,7 @@ use crate::audit::Log;
 use crate::blocks::VolumeBlocks;
 use crate::callers::Callers;
 use crate::cleaner::Background;
+use crate::copy::Copied;
 use crate::inode::Inodes;
 use crate::lost::Losses;
 use crate::options::Options;
@@ -13,7 +14,7 @@ use crate::token::Tokens;
 use core::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-use vnode::{Cx, Layer, Result, Time, Upcalls, Vnode};
+use vnode::{Attr, Cx, Layer, Result, Time, Upcalls, Vnode};
 
 /// The state that all vnodes share.
 #[derive(Debug)]
@@ -40,11 +41,16 @@ pub(crate) struct Core {
     pub(crate) stamps: AtomicU64,
     pub(crate) uid: u32,
     gid: u32,
+    /// Whether the lower directory is a copy.
+    pub(crate) copied: Copied,
 }
 
 impl Core {
     pub(crate) fn new(lower: Arc<dyn Layer>, options: Options, policies: MountPolicies) -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let cx = Cx::internal(uid, gid);
         Self {
+            copied: Copied::find(&cx, &*lower.root(), (options.clock)(), options.read_only),
             blocks: Arc::new(VolumeBlocks::new(Arc::clone(&lower), options.read_only)),
             lower,
             options,
@@ -62,8 +68,8 @@ impl Core {
             tags: Mutex::new(None),
             past: PastObjects::default(),
             stamps: AtomicU64::new(1),
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
+            uid,
+            gid,
         }
     }
 
@@ -81,6 +87,14 @@ impl Core {
     /// Returns the lower root.
     pub(crate) fn root(&self) -> Arc<dyn Vnode> {
         self.lower.root()
+    }
+
+    /// Returns since when an object may have existed that has no recorded birth; `None` if the
+    /// lower file system does not tell.
+    pub(crate) fn birth(&self, attr: &Attr) -> Option<Time> {
+        let born = self.copied.birth(attr)?;
+        let found = self.inodes.in_use(attr.ino).and_then(|inode| inode.born());
+        Some(found.map_or(born, |found| found.min(born)))
     }
 
     /// Finds a lower object by its number.

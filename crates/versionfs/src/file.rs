@@ -12,7 +12,7 @@ use crate::set::{Made, Set};
 use crate::space::{is_partial, of_data, wants};
 use core::any::Any;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -55,6 +55,8 @@ pub(crate) struct VersionFile {
     is_excluded: OnceLock<bool>,
     /// Whether this open file has made its version.
     made: Arc<AtomicBool>,
+    /// [`Session::renames`] when it did, or was opened.
+    renames: AtomicU32,
     is_bound: Arc<AtomicBool>,
     /// The version that was made when the file was opened, before anything changed.
     early: Mutex<Option<(Arc<Set>, u64)>>,
@@ -71,7 +73,7 @@ impl VersionVnode {
             }
             let lower = self.lower.open(cx, flags)?;
             session.opens += 1;
-            return Ok(self.file(lower, Mode::Reads, flags));
+            return Ok(self.file(session.renames, lower, Mode::Reads, flags));
         }
         self.open_to_write(cx, flags, session)
     }
@@ -97,14 +99,14 @@ impl VersionVnode {
         self.stop_passthrough();
         session.opens += 1;
         session.writers += 1;
-        let file = self.file(lower, Mode::Writes, flags);
+        let file = self.file(session.renames, lower, Mode::Writes, flags);
         let opened = file.as_any().downcast_ref::<VersionFile>().ok_or(Errno::IO)?;
         let begun = opened.begin(cx, &mut session, flags);
         drop(session);
         begun.map(|()| file)
     }
 
-    fn file(&self, lower: Arc<dyn OpenFile>, mode: Mode, flags: OpenFlags) -> Arc<dyn OpenFile> {
+    fn file(&self, renames: u32, lower: Arc<dyn OpenFile>, mode: Mode, flags: OpenFlags) -> Arc<dyn OpenFile> {
         Arc::new(VersionFile {
             core: Arc::clone(&self.core),
             vnode: Arc::clone(&self.lower),
@@ -114,6 +116,7 @@ impl VersionVnode {
             reads: flags.reads(),
             appends: flags.appends(),
             made: Arc::new(AtomicBool::new(mode == Mode::Creates)),
+            renames: AtomicU32::new(renames),
             is_excluded: OnceLock::new(),
             is_bound: Arc::default(),
             early: Mutex::default(),
@@ -130,20 +133,20 @@ impl VersionVnode {
             false => Mode::Reads,
         };
         session.writers += u32::from(mode == Mode::Writes);
-        let file = self.file(Arc::clone(&lower), mode, flags);
+        let file = self.file(session.renames, Arc::clone(&lower), mode, flags);
         if mode == Mode::Creates
             && let Some(file) = file.as_any().downcast_ref::<VersionFile>()
         {
             session.begin_direct(Creator { lower, is_bound: Arc::clone(&file.is_bound) });
             self.core.space.begins_unseen();
         }
+        if !self.core.options.comprehensive {
+            // The first content of a file is no change.
+            set_made(&*file, session.renames);
+        }
         drop(session);
         if mode == Mode::Writes {
             self.stop_passthrough();
-        }
-        if !self.core.options.comprehensive {
-            // The first content of a file is no change.
-            set_made(&*file);
         }
         Ok(file)
     }
@@ -409,7 +412,8 @@ impl VersionFile {
         range: Range<u64>,
     ) -> Result<Option<Made>> {
         let head = self.head();
-        let makes = !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
+        let is_renamed = self.renames.swap(session.renames, Ordering::Relaxed) != session.renames;
+        let makes = is_renamed || !self.made.load(Ordering::Relaxed) || self.core.options.comprehensive;
         if makes && self.versions(cx, attr)? {
             let made = head.version_before(cx, session, &*self.lower, (attr, cause), Some(range))?;
             self.made.store(true, Ordering::Relaxed);
@@ -847,14 +851,17 @@ impl Drop for VersionFile {
     }
 }
 
-/// Whether an open file of this layer has made its version.
-pub(crate) fn has_made(file: &dyn OpenFile) -> bool {
-    file.as_any().downcast_ref::<VersionFile>().is_some_and(|file| file.made.load(Ordering::Relaxed))
+/// Whether an open file of this layer has made its version since the file was renamed so often.
+pub(crate) fn has_made(file: &dyn OpenFile, renames: u32) -> bool {
+    file.as_any()
+        .downcast_ref::<VersionFile>()
+        .is_some_and(|file| file.renames.load(Ordering::Relaxed) == renames && file.made.load(Ordering::Relaxed))
 }
 
 /// Notes that an open file of this layer has made its version.
-pub(crate) fn set_made(file: &dyn OpenFile) {
+pub(crate) fn set_made(file: &dyn OpenFile, renames: u32) {
     if let Some(file) = file.as_any().downcast_ref::<VersionFile>() {
+        file.renames.store(renames, Ordering::Relaxed);
         file.made.store(true, Ordering::Relaxed);
     }
 }

@@ -176,7 +176,7 @@ impl Head<'_> {
         let (next, since, is_copy) = {
             let locked = own.lock(self.core, &server)?;
             let index = locked.index();
-            (index.next(), interval(index, &attr, self.core.now()).0, index.is_new_copy())
+            (index.next(), interval(self.core, index, &attr, self.core.now()).0, index.is_new_copy())
         };
         let first = self.number_link_from(&server, next)?;
         // What was written through other names of a copy is the history of this one, too.
@@ -201,7 +201,7 @@ impl Head<'_> {
         };
         let attr = self.lower.getattr(&server)?;
         let mut locked = own.lock(self.core, &server)?;
-        let (next, since) = (locked.index().next(), interval(locked.index(), &attr, self.core.now()).0);
+        let (next, since) = (locked.index().next(), interval(self.core, locked.index(), &attr, self.core.now()).0);
         let first = self.number_link_from(&server, next)?;
         // The name is older than this layer, or nobody knows how long it has belonged to the inode.
         let is_old = next == 1 && locked.index().links.is_empty();
@@ -272,7 +272,7 @@ impl Head<'_> {
 
     /// Describes the version that ends now.
     fn describe(&self, cx: &Cx<'_>, index: &Index, attr: &Attr, cause: Cause, letter: Letter) -> Version {
-        let (born, died) = interval(index, attr, self.core.now());
+        let (born, died) = interval(self.core, index, attr, self.core.now());
         Version {
             number: index.next(),
             letter,
@@ -518,7 +518,7 @@ impl Head<'_> {
         tracing::warn!(%errno, "no room for a version of {}", set.stem.escape_ascii());
         let mut locked = set.lock(self.core, server)?;
         let (number, end) = (locked.index().next(), locked.time_of_change(self.core.now()));
-        let (born, _) = interval(locked.index(), attr, end);
+        let (born, _) = interval(self.core, locked.index(), attr, end);
         let gone = Record::Gone(Gap { born, died: end, cause: Cause::Write, who: Who::default() });
         locked.append_after(server, &[gone, Record::Ended(end), Record::Next(number.saturating_add(1))])?;
         Ok(Made { set: Arc::clone(set), number, letter: None, before: Stamp::of(attr) })
@@ -654,15 +654,16 @@ impl Head<'_> {
 
 /// Returns when the head that ends `now` began, and when it ends: after all earlier versions, even
 /// if the clock was set back.
-pub(crate) fn interval(index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
+pub(crate) fn interval(core: &Core, index: &Index, attr: &Attr, now: Time) -> (Time, Time) {
+    let birth = core.birth(attr);
     let named = index.birth.as_ref().map(|birth| birth.time);
     let newest = index.newest();
     let since = index.last_end.max(index.links.last().and_then(|period| period.until));
     let born = match (newest, since) {
         (Some(newest), Some(since)) if newest.died == since && is_of_head(index, newest) => since,
-        (_, Some(since)) => named.or(attr.btime).unwrap_or(since).max(since),
+        (_, Some(since)) => named.or(birth).unwrap_or(since).max(since),
         // If its time of birth lies in the future, the clock was set back.
-        (_, None) => named.or(attr.btime).unwrap_or(attr.mtime).min(now),
+        (_, None) => named.or(birth).unwrap_or(attr.mtime).min(now),
     };
     (born, now.max(just_after(born)))
 }

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::set::{Locked, Set};
 use std::sync::Arc;
 use versionset::{Birth, Cause, Departure, Gap, LinkPeriod, Version};
-use vnode::{Cx, Entry, Kind, Name, Result, Time, Vnode};
+use vnode::{Attr, Cx, Entry, Kind, Name, Result, Time, Vnode};
 
 /// A time before all others.
 pub(crate) const BEGINNING: Time = Time { sec: i64::MIN, nsec: 0 };
@@ -93,7 +93,8 @@ impl At {
     /// Reads the history of the name.
     pub(crate) fn history(&self, core: &Core, cx: &Cx<'_>) -> Result<History> {
         let server = core.server(cx);
-        let head = self.dir.lookup(&server, Name::new(&self.name)?)?;
+        let found = self.dir.lookup(&server, Name::new(&self.name)?)?;
+        let head = found.map(|head| Entry { attr: Attr { btime: core.birth(&head.attr), ..head.attr }, ..head });
         let own = core.set_of_name(&self.dir, &self.name);
         let locked = own.lock(core, &server)?;
         let is_other = head.as_ref().is_some_and(|head| !locked.is_linked(&crate::set::link_stem(&*head.vnode)));

@@ -65,6 +65,9 @@ pub(crate) struct Inode {
     /// layer, and outlives its open file.
     may_be_mapped: AtomicBool,
     session: Mutex<Session>,
+    /// The time of birth that it had when it was found. A union below replaces a file by a copy
+    /// when it changes.
+    born: Mutex<Option<Time>>,
     /// The table that it is in.
     table: Arc<Table>,
 }
@@ -98,8 +101,22 @@ impl Inode {
             bound: AtomicU32::new(0),
             may_be_mapped: AtomicBool::new(false),
             session: Mutex::new(Session::default()),
+            born: Mutex::new(None),
             table: Arc::clone(table),
         }
+    }
+
+    /// Notes the time of birth, unless it is known.
+    pub(crate) fn note_birth(&self, born: Option<Time>) {
+        let mut known = self.born.lock();
+        if known.is_none() {
+            *known = born;
+        }
+    }
+
+    /// Returns the time of birth that was noted.
+    pub(crate) fn born(&self) -> Option<Time> {
+        *self.born.lock()
     }
 
     pub(crate) fn place(&self) -> Option<Place> {

@@ -113,7 +113,7 @@ impl VersionVnode {
         } else if !locked.is_linked(&stem) {
             // The first name has been the file's since before it got a second one.
             let attr = self.lower.getattr(&server)?;
-            let born = crate::head::interval(locked.index(), &attr, self.core.now()).0;
+            let born = crate::head::interval(&self.core, locked.index(), &attr, self.core.now()).0;
             let records = locked.joining(born, &stem, next);
             let index = locked.index();
             let is_older = |end: &Time| index.birth.as_ref().is_none_or(|birth| birth.time < *end);

@@ -65,6 +65,7 @@ impl VersionVnode {
     /// Returns the attributes that users see: without the store, and without names that are
     /// versions.
     pub(crate) fn shown(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
+        self.inode.note_birth(attr.btime);
         if attr.kind() == Kind::Directory {
             // The store counts as a subdirectory on file systems that count those.
             if attr.nlink > 2 && self.has_store(cx)? {

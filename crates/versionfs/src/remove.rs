@@ -77,7 +77,7 @@ impl VersionVnode {
     pub(crate) fn note_lost(&self, cx: &Cx<'_>, (dir, name): (&Arc<dyn Vnode>, Name<'_>), attr: &Attr, cause: Cause) {
         let (server, own) = (self.core.server(cx), self.core.set_of_name(dir, name.as_bytes()));
         let Ok(locked) = own.lock(&self.core, &server) else { return };
-        let (born, died) = crate::head::interval(locked.index(), attr, self.core.now());
+        let (born, died) = crate::head::interval(&self.core, locked.index(), attr, self.core.now());
         drop(locked);
         let (name, who) = (name.as_bytes().into(), self.core.callers.who(cx));
         self.core.note_lost(&server, dir, Lost { name, why: Why::NoRoom, gap: Gap { born, died, cause, who } });
@@ -332,7 +332,7 @@ impl VersionVnode {
                 return Ok(());
             }
             // It has had several names since before the layer saw it.
-            let (born, _) = crate::head::interval(locked.index(), &attr, now);
+            let (born, _) = crate::head::interval(&self.core, locked.index(), &attr, now);
             let stem = crate::set::link_stem(&*self.lower);
             records.push(Record::Linked(born, stem.into(), locked.index().next()));
             begin = Some(born);

@@ -19,6 +19,9 @@ pub(crate) struct Session {
     pub(crate) opens: u32,
     /// Open files whose writes the layer sees.
     pub(crate) writers: u32,
+    /// How often the file was renamed. What is written after that is another version: the former
+    /// name shows what the file was until then.
+    pub(crate) renames: u32,
     /// Open files that are written without the layer: those that created the file.
     creators: Vec<Creator>,
     /// The newest version, if it depends on the head: it receives the blocks before they are

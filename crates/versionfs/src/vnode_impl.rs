@@ -1,4 +1,5 @@
 use crate::audit::Event;
+use crate::content_time;
 use crate::node::{VersionVnode, is_reserved, with_io_size};
 use crate::set::find_store;
 use crate::space::of_data;
@@ -15,8 +16,7 @@ impl Vnode for VersionVnode {
         self
     }
 
-    forward!(lower: id, generation, kind, readlink, listing_stamp, lists_exactly, refused, ioctl, getxattr,
-        listxattr);
+    forward!(lower: id, generation, kind, readlink, listing_stamp, lists_exactly, refused, ioctl);
 
     fn statfs(&self, cx: &Cx<'_>) -> Result<StatFs> {
         Ok(self.core.space.with_expendable(self.lower.statfs(cx)?))
@@ -135,7 +135,19 @@ impl Vnode for VersionVnode {
         self.core.audited(cx, event, || self.move_to(cx, name, new_dir, new_name, flags), |(), _| ())
     }
 
+    fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        if content_time::is_own(name) { Err(Errno::NODATA) } else { self.lower.getxattr(cx, name, out) }
+    }
+
+    fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
+        let names = vnode::read_value(|out| self.lower.listxattr(cx, out))?;
+        vnode::copy_value(&content_time::without_own(&names), out)
+    }
+
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        if content_time::is_own(name) {
+            return Err(Errno::PERM);
+        }
         let len = value.len() as u64;
         let event = || Ok(Event::object(self, cx, Audited::Setxattr)?.with_range(0, len).with_text(name));
         let change = || self.change_xattr(cx, name, Some(value), |cx| self.lower.setxattr(cx, name, value, flags));
@@ -143,6 +155,9 @@ impl Vnode for VersionVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
+        if content_time::is_own(name) {
+            return Err(Errno::NODATA);
+        }
         let event = || Ok(Event::object(self, cx, Audited::Removexattr)?.with_text(name));
         let change = || self.change_xattr(cx, name, None, |cx| self.lower.removexattr(cx, name));
         self.core.audited(cx, event, change, |(), _| ())

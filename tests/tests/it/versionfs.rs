@@ -429,15 +429,20 @@ fn removed_backups(transport: Transport) {
     assert_eq!(texts, [b"one\n", b"two\n"]);
 }
 
-/// In a copy of the lower directory, as a backup restores it, every file is another inode. Files
-/// with several names go on with their history, whether the copy keeps the names together or not.
+/// In a copy of the lower directory, as a backup restores it, every file is another inode, and
+/// younger than its history. Files with several names go on with theirs, whether the copy keeps the
+/// names together or not, and what has never changed was there before.
 fn copies_of_the_lower_directory(transport: Transport) {
     for kept in ["links", ""] {
         let Mount { mounted, lower, sandbox } = Mount::new(transport, "");
         let at = mounted.dir().to_owned();
         let run = |script: &str| drop(sh(&format!("cd \"$1\"; {script}"), &[&at]));
+        // How old a directory of a copy is, nothing tells, nor a file whose time has changed since.
+        run("mkdir -p dir/dir; echo old >old");
         let mut moments = Moments::new(&at);
-        for step in ["echo one >a; ln a b", "echo two >>a", "echo three >>b", "echo alone >c; ln c d; rm c"] {
+        let unchanged = "echo never >never; echo never >dir/dir/never; ln -s never link";
+        let linked = ["echo one >a; ln a b", "echo two >>a", "echo three >>b", "echo alone >c; ln c d; rm c"];
+        for step in [unchanged].into_iter().chain(linked) {
             moments.after(|| run(step));
         }
         drop(mounted);
@@ -453,7 +458,9 @@ fn copies_of_the_lower_directory(transport: Transport) {
         moments.after(|| run("echo four >>b"));
         moments.check(&when);
         assert_eq!(texts(&at, "b").last().unwrap(), "one\ntwo\nthree\n", "{when}");
-        for step in ["echo five >>a", "rm b; echo six >>d", "ln a e; echo seven >e; mv e f; rm a"] {
+        // What has no history keeps its place in the past, even if its times change.
+        let changes = "touch old; echo new >dir/dir/new; mkdir dir/new";
+        for step in ["echo five >>a", "rm b; echo six >>d", "ln a e; echo seven >e; mv e f; rm a", changes] {
             moments.after(|| run(step));
         }
         moments.check(&when);
@@ -591,6 +598,7 @@ fn stacks(transport: Transport) {
             fs::write(disk.join("rw/old").join(name), *name).unwrap();
             fs::write(disk.join("ro/ro").join(name), *name).unwrap();
         });
+        sh("cd \"$1\"/ro/ro; mkdir -p sub/dir; echo 6 > sub/dir/five; echo 7 > six; ln six seven", &[&disk]);
         let (rw, ro) = (disk.join("rw"), disk.join("ro"));
         let layer = format!("versionfs,{}", keep_all(&sandbox));
         let below: Mounted;
@@ -623,7 +631,8 @@ fn stacks(transport: Transport) {
         }
         moments.check(&format!("arrangement {arrangement}"));
         if arrangement == 2 || arrangement == 3 {
-            copied_up(&history);
+            copied_up(&history, &mut moments);
+            moments.check(&format!("arrangement {arrangement}, copied up"));
         }
         let first: String = (1..=5000).map(|n| format!("{n}\n")).collect();
         // A file that is created through a second mount may have been empty for a moment.
@@ -633,11 +642,17 @@ fn stacks(transport: Transport) {
     }
 }
 
-/// Files of a read-only branch have versions like others. Copy-up renews their time of birth, so
-/// the past of the tree before it is not compared.
-fn copied_up(dir: &Path) {
-    let script = "cd \"$1\"/ro; echo new > one; rm two; mv three four; echo more >> four";
-    sh(script, &[dir]);
+/// Files of a read-only branch have versions like others, and were there before they were copied
+/// up.
+fn copied_up(dir: &Path, moments: &mut Moments) {
+    let changes = [
+        "echo new > one; rm two; mv three four; echo more >> four",
+        "touch sub/dir/five; echo more >> six",
+        "rm -r sub; echo more >> seven",
+    ];
+    for change in changes {
+        moments.after(|| sh(&format!("cd \"$1\"/ro; {change}"), &[dir]));
+    }
     let dir = dir.join("ro");
     assert_eq!(texts(&dir, "one"), ["one"]);
     assert_eq!(texts(&dir, "two"), ["two"]);

@@ -68,11 +68,16 @@ fn mapped_writes_change_no_version(transport: Transport) {
     fs::create_dir(&lower).unwrap();
     let options = format!("{},storage=sparse", keep_all(&sandbox));
     let mounted = Mounted::new(Spec::versions(&lower, &options, transport), &sandbox.path("m"));
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
         ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap()),
         ("write", |path| OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"W", 4096).unwrap()),
         ("truncate", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(3 * 4096).unwrap()),
         ("unlink", |path| fs::remove_file(path).unwrap()),
+        ("rename", |path| {
+            fs::rename(path, path.with_extension("renamed")).unwrap();
+            let file = OpenOptions::new().read(true).write(true).open(path.with_extension("renamed")).unwrap();
+            file.write_all_at(b"W", 4096).unwrap();
+        }),
         ("replace", |path| {
             let new = path.with_extension("new");
             fs::write(&new, "new").unwrap();
@@ -88,7 +93,8 @@ fn mapped_writes_change_no_version(transport: Transport) {
                 run(&path);
                 mapping.write(2 * 4096, b"MMM");
                 // A file that is being created has no past, unless its name goes.
-                let has_past = !matches!(mapper, Mapper::Creator) || closes || ["unlink", "replace"].contains(&change);
+                let has_past =
+                    !matches!(mapper, Mapper::Creator) || closes || ["unlink", "rename", "replace"].contains(&change);
                 let versions = contents(mounted.dir(), &case);
                 assert!(!has_past || !versions.is_empty(), "{case}: {:?}", list(mounted.dir(), &case));
                 for (at, version) in versions.iter().enumerate() {

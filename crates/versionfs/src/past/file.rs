@@ -1,5 +1,6 @@
 //! Past files.
 
+use crate::content_time;
 use crate::core::Core;
 use crate::head::{Xattr, xattrs_of};
 use crate::history::Seen;
@@ -54,16 +55,18 @@ impl PastFile {
     /// Returns the extended attributes: name and value.
     fn xattrs(&self, cx: &Cx<'_>) -> Result<Vec<Xattr>> {
         let server = self.core.server(cx);
-        match self.body.now(&self.core, cx)? {
-            Body::Head { lower, .. } => xattrs_of(&server, &*lower),
+        let mut xattrs = match self.body.now(&self.core, cx)? {
+            Body::Head { lower, .. } => xattrs_of(&server, &*lower)?,
             Body::Raw { seen, .. } => {
                 // The ACL decides who may read it: without it, the mode would let the group.
                 let mut xattrs = stored_xattrs(&self.core, &server, &seen)?;
                 xattrs.retain(|(name, _)| name == ACL);
-                Ok(xattrs)
+                xattrs
             }
-            Body::Version(seen) => stored_xattrs(&self.core, &server, &seen),
-        }
+            Body::Version(seen) => stored_xattrs(&self.core, &server, &seen)?,
+        };
+        xattrs.retain(|(name, _)| !content_time::is_own(name));
+        Ok(xattrs)
     }
 }
 
@@ -72,7 +75,7 @@ const ACL: &[u8] = b"system.posix_acl_access";
 
 /// Returns the extended attributes that a version has, without those that give privileges if
 /// another user may have made it.
-fn stored_xattrs(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Vec<Xattr>> {
+pub(crate) fn stored_xattrs(core: &Core, cx: &Cx<'_>, seen: &Seen) -> Result<Vec<Xattr>> {
     let locked = seen.set.lock(core, cx)?;
     let version = seen.find(&locked).ok_or(Errno::STALE)?;
     let mut xattrs = if version.letter == Letter::Full {

@@ -22,7 +22,7 @@ mod view;
 
 pub(crate) use content::{Body, head_of, open_version};
 pub(crate) use dir::{END, PastDir};
-pub(crate) use file::{Opened, PastFile};
+pub(crate) use file::{Opened, PastFile, stored_xattrs};
 pub(crate) use listing::Listing;
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;

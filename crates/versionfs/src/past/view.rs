@@ -52,7 +52,9 @@ impl View {
             cx.check()?;
             let history = At::new(&self.lower, &name).history(&self.core, cx)?;
             let of_versions = history.versions.iter().flat_map(|seen| [seen.version.born, seen.version.died]);
-            times.extend(of_versions.chain(history.head_since()));
+            // How old a directory of a copy is, nothing tells.
+            let since = history.head_since().filter(|since| since.sec > 0);
+            times.extend(of_versions.chain(since));
             while times.len() > LISTED * 2 {
                 times.pop_first();
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use testkit::Rng;
 use versionfs::{Options, PolicySource, VersionFs};
 use versionset::{Index, LOST, STORE, index_name, parse_lost};
-use vnode::{Errno, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, Time, Vnode};
+use vnode::{Errno, Kind, Layer, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time, Vnode};
 
 const SPACE: u64 = 1 << 20;
 
@@ -172,6 +172,12 @@ impl World {
         }
     }
 
+    fn touch(&mut self, path: &str, time: SetTime) {
+        let set = SetAttr { mtime: Some(time), ..SetAttr::default() };
+        let touched = self.get(path).setattr(&cx(), &set, None).map(drop);
+        self.done(&format!("touch {path} {time:?}"), touched);
+    }
+
     /// Discards a version that is not the newest.
     fn discard(&mut self, path: &str, rng: &mut Rng) {
         let (dir, file) = self.dir(path);
@@ -314,7 +320,63 @@ impl World {
                 self.layer = mount(&self.lower);
             }
             89..=96 => self.remember(),
+            97..=99 if is_there(&path) => {
+                let old = Time { sec: 1, nsec: rng.below(1000) };
+                let time = rng.pick(&[SetTime::Now, SetTime::At(old)]);
+                self.touch(&path, time);
+            }
             _ => {}
+        }
+    }
+}
+
+/// Programs set modification times: of files that they have not changed, as git does, and old ones
+/// of files that they have changed, as `cp -p` does.
+#[test]
+fn times_that_programs_set_are_no_changes() {
+    let mut world = World::new();
+    let old = SetTime::At(Time { sec: 1, nsec: 0 });
+    let lost_at = |world: &World, (time, _): &(Time, Tree)| {
+        let when = format!("{}.{:09}", time.sec, time.nsec);
+        let lost = world.layer.root().control(&cx(), "versionfs.lost", when.as_bytes()).unwrap();
+        String::from_utf8(lost).unwrap()
+    };
+    // Whether the file is changed, and the times that it gets then.
+    let cases: [(&str, bool, &[SetTime]); 6] = [
+        ("a.o", false, &[SetTime::Now]),
+        ("b.o", false, &[old, SetTime::Now]),
+        ("c.o", false, &[SetTime::Now, old, SetTime::Now]),
+        ("d.o", true, &[old]),
+        ("e.o", true, &[SetTime::Now, old]),
+        ("f.o", true, &[old, old]),
+    ];
+    for (path, changes, times) in cases {
+        for is_touched_before in [false, true] {
+            let path = format!("{is_touched_before}-{path}");
+            world.tick();
+            world.write(&path, 100, 1);
+            if is_touched_before {
+                world.touch(&path, old);
+            }
+            world.remember();
+            if changes {
+                world.tick();
+                world.write(&path, 100, 1);
+            }
+            for time in times {
+                world.tick();
+                world.touch(&path, *time);
+            }
+            let before = world.past.last().unwrap().clone();
+            let expected = if changes { format!("unrecorded {path}\n") } else { String::new() };
+            assert_eq!(lost_at(&world, &before), expected, "the head {path}");
+            let names = vnode::read_value(|out| world.get(&path).listxattr(&cx(), out)).unwrap();
+            assert!(names.is_empty(), "{}", names.escape_ascii());
+            world.tick();
+            world.remove(&path);
+            assert_eq!(lost_at(&world, &before), expected, "the version of {path}");
+            world.tick();
+            world.past.clear();
         }
     }
 }

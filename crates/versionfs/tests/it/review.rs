@@ -710,3 +710,32 @@ fn versions_before_appends_contain_no_blocks() {
         }
     }
 }
+
+/// A program renames a file that it has open, and writes on. The former name shows what the file
+/// was until then.
+#[test]
+fn what_is_written_after_a_rename_is_no_version_of_the_former_name() {
+    for is_new in [true, false] {
+        let fs = VersionFs::new(MemFs::new(), Options::default());
+        if !is_new {
+            write(&fs, b"f", b"the oldest");
+        }
+        let root = fs.root();
+        let file = match is_new {
+            true => root.create(&cx(), name(b"f"), 0o644, OpenFlags::RDWR).unwrap().1,
+            false => get(&root, b"f").open(&cx(), OpenFlags::RDWR).unwrap(),
+        };
+        file.write(&cx(), b"first half", 0).unwrap();
+        root.rename(&cx(), name(b"f"), &root, name(b"g"), RenameFlags::default()).unwrap();
+        file.write(&cx(), b"SECOND", 0).unwrap();
+        file.write(&cx(), b"THIRD", 3).unwrap();
+        drop(file);
+        let list = command(&root, "versionfs.list", "f").unwrap();
+        let newest = list.lines().rfind(|line| !line.starts_with("set")).unwrap();
+        let number = newest.split(' ').next().unwrap();
+        let token = command(&root, "versionfs.open", &format!("f {number}")).unwrap();
+        let shown = read(&get(&root, token.trim_end().as_bytes()));
+        assert_eq!(shown.escape_ascii().to_string(), "first half", "new: {is_new}\n{list}");
+        assert_eq!(read(&get(&root, b"g")), b"SECTHIRDlf");
+    }
+}
