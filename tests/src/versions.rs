@@ -96,11 +96,17 @@ pub fn read(dir: &Path, name: &str, number: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the bytes of all versions that are regular files and not references to another name,
-/// oldest first. Panics if one can't be read.
+/// oldest first. Panics if one can't be read, unless it was discarded meanwhile, as on a full disk.
 #[must_use]
 pub fn contents(dir: &Path, name: &str) -> Vec<Vec<u8>> {
     let files = list(dir, name).into_iter().filter(|v| v.kind == "file" && v.letter != 'r');
-    files.map(|v| read(dir, name, v.number).unwrap_or_else(|e| panic!("{name} {v:?}: {e}"))).collect()
+    let is_gone = |number| list(dir, name).iter().all(|version| version.number != number);
+    let read = |version: Version| match read(dir, name, version.number) {
+        Ok(bytes) => Some(bytes),
+        Err(_) if is_gone(version.number) => None,
+        Err(error) => panic!("{name} {version:?}: {error}"),
+    };
+    files.filter_map(read).collect()
 }
 
 /// Like [`contents`], of versions that are texts.

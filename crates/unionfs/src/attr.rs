@@ -105,15 +105,19 @@ impl UnionVnode {
     }
 
     /// Returns the time of birth of the rightmost part, if there are several: those further left
-    /// were made when something in the directory changed. `None` if it is unknown.
+    /// were made when something in the directory changed. `None` if it is unknown, as on a branch
+    /// that may hang: stat(2) does not depend on it.
     fn first_birth(&self, op: &Op<'_>) -> Option<Time> {
         let known = &self.dir().ok()?.first_birth;
         if known.get().is_none() {
             let stack = self.stack().ok()?;
             let [_, .., first] = &*stack else { return None };
-            let _ = known.set(first.vnode.getattr(&op.without_waiting()).ok()?.btime?);
+            if op.set.branch(first.branch).ok()?.isolate.is_some() {
+                return None;
+            }
+            let _ = known.set(first.vnode.getattr(&op.without_waiting()).ok()?.btime);
         }
-        known.get().copied()
+        known.get().copied().flatten()
     }
 
     fn count_subdirs(&self, op: &Op<'_>) -> Result<u32> {

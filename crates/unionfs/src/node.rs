@@ -33,8 +33,8 @@ pub(crate) struct Dir {
     pub(crate) changes: AtomicU64,
     /// Number of subdirectories of a merged directory.
     pub(crate) subdirs: AtomicU32,
-    /// Time of birth of the rightmost part of a merged directory.
-    pub(crate) first_birth: OnceLock<Time>,
+    /// Time of birth of the rightmost part of a merged directory, once that was asked.
+    pub(crate) first_birth: OnceLock<Option<Time>>,
     pub(crate) listing: Mutex<Slot>,
     /// What is known of the parts, if there are several.
     pub(crate) known: Mutex<Option<Box<Known>>>,
