@@ -65,9 +65,9 @@ pub(crate) struct Inode {
     /// layer, and outlives its open file.
     may_be_mapped: AtomicBool,
     session: Mutex<Session>,
-    /// The time of birth that it had when it was found. A union below replaces a file by a copy
-    /// when it changes.
-    born: Mutex<Option<Time>>,
+    /// The generation, and the time of birth that it had when it was found. A union below replaces
+    /// a file by a copy when it changes.
+    born: Mutex<Option<(u32, Time)>>,
     /// The table that it is in.
     table: Arc<Table>,
 }
@@ -106,17 +106,18 @@ impl Inode {
         }
     }
 
-    /// Notes the time of birth, unless it is known.
-    pub(crate) fn note_birth(&self, born: Option<Time>) {
+    /// Notes the time of birth, unless it is known. Another generation is another object, which has
+    /// got the number of one that nobody has forgotten yet.
+    pub(crate) fn note_birth(&self, generation: u32, born: Option<Time>) {
         let mut known = self.born.lock();
-        if known.is_none() {
-            *known = born;
+        if known.is_none_or(|(other, _)| other != generation) {
+            *known = born.map(|born| (generation, born));
         }
     }
 
     /// Returns the time of birth that was noted.
     pub(crate) fn born(&self) -> Option<Time> {
-        *self.born.lock()
+        self.born.lock().map(|(_, born)| born)
     }
 
     pub(crate) fn place(&self) -> Option<Place> {

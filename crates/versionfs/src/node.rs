@@ -40,6 +40,7 @@ impl VersionVnode {
     pub(crate) fn wrap_new(&self, name: Name<'_>, entry: Entry) -> Entry {
         let vnode = Self::over(&self.core, entry.vnode);
         vnode.inode.found_at(&self.lower, name.as_bytes());
+        vnode.inode.note_birth(vnode.lower.generation(), entry.attr.btime);
         if entry.attr.kind() == Kind::Directory {
             vnode.inode.set_has_store(false);
         }
@@ -65,7 +66,7 @@ impl VersionVnode {
     /// Returns the attributes that users see: without the store, and without names that are
     /// versions.
     pub(crate) fn shown(&self, cx: &Cx<'_>, mut attr: Attr) -> Result<Attr> {
-        self.inode.note_birth(attr.btime);
+        self.inode.note_birth(self.lower.generation(), attr.btime);
         if attr.kind() == Kind::Directory {
             // The store counts as a subdirectory on file systems that count those.
             if attr.nlink > 2 && self.has_store(cx)? {

@@ -214,6 +214,7 @@ impl VersionVnode {
         flags: OpenFlags,
     ) -> Result<(Entry, Arc<dyn OpenFile>)> {
         let vnode = Self::over(&self.core, entry.vnode);
+        vnode.inode.note_birth(vnode.lower.generation(), entry.attr.btime);
         if let Some(name) = name {
             vnode.inode.found_at(&self.lower, name.as_bytes());
         }
