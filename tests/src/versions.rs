@@ -96,17 +96,25 @@ pub fn read(dir: &Path, name: &str, number: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the bytes of all versions that are regular files and not references to another name,
-/// oldest first. Panics if one can't be read, unless it was discarded meanwhile, as on a full disk.
+/// oldest first. Panics if one can't be read.
 #[must_use]
 pub fn contents(dir: &Path, name: &str) -> Vec<Vec<u8>> {
     let files = list(dir, name).into_iter().filter(|v| v.kind == "file" && v.letter != 'r');
-    let is_gone = |number| list(dir, name).iter().all(|version| version.number != number);
-    let read = |version: Version| match read(dir, name, version.number) {
+    files.map(|v| read(dir, name, v.number).unwrap_or_else(|e| panic!("{name} {v:?}: {e}"))).collect()
+}
+
+/// Like [`contents`], while versions are being discarded, as on a full disk: without those that are
+/// gone by the time they are read.
+#[must_use]
+pub fn contents_left(dir: &Path, name: &str) -> Vec<Vec<u8>> {
+    let is_listed = |number| list(dir, name).iter().any(|version| version.number == number);
+    let files = list(dir, name).into_iter().filter(|v| v.kind == "file" && v.letter != 'r');
+    let left = files.filter_map(|v| match read(dir, name, v.number) {
         Ok(bytes) => Some(bytes),
-        Err(_) if is_gone(version.number) => None,
-        Err(error) => panic!("{name} {version:?}: {error}"),
-    };
-    files.filter_map(read).collect()
+        Err(error) if is_listed(v.number) => panic!("{name} {v:?}: {error}"),
+        Err(_) => None,
+    });
+    left.collect()
 }
 
 /// Like [`contents`], of versions that are texts.

@@ -124,9 +124,10 @@ impl FileState {
     fn adopt(&mut self, attr: &Attr) {
         self.stale = false;
         self.all_reread = self.busy == 0;
-        let is_later = attr.ctime >= self.stamp.ctime || self.stamp.is_of_another_file(&Stamp::of(attr));
-        if self.busy == 0 && (self.trust != Trust::Known || is_later) {
-            (self.stamp, self.trust) = (Stamp::of(attr), Trust::Known);
+        let now = Stamp::of(attr);
+        let is_earlier = now.ctime < self.stamp.ctime && !self.stamp.is_of_another_file(&now);
+        if self.busy == 0 && (self.trust != Trust::Known || !is_earlier) {
+            (self.stamp, self.trust) = (now, Trust::Known);
         }
     }
 

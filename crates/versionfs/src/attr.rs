@@ -99,7 +99,6 @@ impl VersionVnode {
         if self.lower.kind() != Kind::Regular {
             return Ok(None);
         }
-        self.look_for_creators(session);
         // A file that is being created has no past.
         let is_new = session.is_direct() && session.writers == 0;
         let is_session = changes.is_some() && file.is_some_and(|file| crate::file::has_made(file, session.renames));
@@ -126,6 +125,7 @@ impl VersionVnode {
         }
         let mut session = self.inode.session(cx)?;
         cx.require_blocking()?;
+        self.look_for_creators(&mut session);
         self.head().leave_version(cx)?;
         let is_truncated = self.inode.delayed().is_some();
         self.end_delay(cx, &mut session)?;

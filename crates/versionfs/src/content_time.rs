@@ -9,22 +9,14 @@
 
 use crate::node::VersionVnode;
 use crate::session::Session;
+use versionset::{CONTENT_TIME, ContentTime, is_own_attribute};
 use vnode::{Attr, Cx, Kind, Result, SetAttr, SetTime, Time, Vnode, XattrFlags};
-
-/// The extended attribute. No name of the mount shows it.
-const CONTENT_TIME: &[u8] = b"trusted.versionfs.content-time";
-
-/// Whether an extended attribute is the layer's own.
-pub(crate) fn is_own(name: &[u8]) -> bool {
-    name == CONTENT_TIME || name == crate::copy::ROOT
-}
 
 /// Returns when the content of a file with this modification time changed last, if that is
 /// recorded among its extended attributes.
 pub(crate) fn recorded<'a>(mtime: Time, xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Option<Time> {
     let (_, value) = xattrs.into_iter().find(|(name, _)| *name == CONTENT_TIME)?;
-    let (changed, set) = parse(value)?;
-    (set == mtime).then_some(changed)
+    ContentTime::parse(value).filter(|time| time.set == mtime).map(|time| time.changed)
 }
 
 /// Returns when the content of `vnode` changed last, if that is recorded.
@@ -37,7 +29,7 @@ pub(crate) fn recorded_at(cx: &Cx<'_>, vnode: &dyn Vnode, mtime: Time) -> Option
 pub(crate) fn without_own(names: &[u8]) -> Vec<u8> {
     names
         .split_inclusive(|byte| *byte == 0)
-        .filter(|name| !is_own(name.strip_suffix(b"\0").unwrap_or(name)))
+        .filter(|name| !is_own_attribute(name.strip_suffix(b"\0").unwrap_or(name)))
         .flatten()
         .copied()
         .collect()
@@ -78,7 +70,7 @@ impl VersionVnode {
         let Some(changed) = changed else { return change() };
         let server = self.core.server(cx);
         let record = |mtime| {
-            let value = to_bytes(changed, mtime);
+            let value = ContentTime { changed, set: mtime }.to_bytes();
             let _best_effort = self.lower.setxattr(&server, CONTENT_TIME, &value, XattrFlags::default());
             mtime
         };
@@ -97,28 +89,6 @@ impl VersionVnode {
     }
 }
 
-fn to_bytes(changed: Time, set: Time) -> Vec<u8> {
-    [time_to_bytes(changed), time_to_bytes(set)].concat()
-}
-
-fn parse(value: &[u8]) -> Option<(Time, Time)> {
-    let (changed, set) = value.split_first_chunk()?;
-    Some((time_of(*changed), time_of(set.try_into().ok()?)))
-}
-
-/// Returns seconds and nanoseconds, little-endian.
-pub(crate) fn time_to_bytes(time: Time) -> [u8; 12] {
-    let (sec, nsec) = (time.sec.to_le_bytes(), time.nsec.to_le_bytes());
-    core::array::from_fn(|at| sec.get(at).or_else(|| nsec.get(at - 8)).copied().unwrap_or_default())
-}
-
-/// Returns what [`time_to_bytes`] encoded.
-pub(crate) fn time_of(bytes: [u8; 12]) -> Time {
-    let (sec, nsec) = bytes.split_at(8);
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |word, byte| (word << 8) | u64::from(*byte));
-    Time { sec: word(sec).cast_signed(), nsec: u32::try_from(word(nsec)).unwrap_or_default() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,7 +96,7 @@ mod tests {
     #[test]
     fn a_record_is_valid_for_the_time_that_was_set() {
         let (changed, set) = (Time { sec: -7, nsec: 999_999_999 }, Time { sec: 1 << 40, nsec: 5 });
-        let value = to_bytes(changed, set);
+        let value = ContentTime { changed, set }.to_bytes();
         assert_eq!(recorded(set, [(CONTENT_TIME, &*value)]), Some(changed));
         assert_eq!(recorded(changed, [(CONTENT_TIME, &*value)]), None);
         assert_eq!(recorded(set, [(CONTENT_TIME, &value[1..]), (b"user.a", b"")]), None);

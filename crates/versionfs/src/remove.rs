@@ -430,6 +430,11 @@ impl Head<'_> {
             return Ok(None);
         }
         drop(locked);
+        self.leave_copy(cx, set, cause)
+    }
+
+    /// Leaves a copy of the head under a name that it leaves. `None` if there is no room for it.
+    pub(crate) fn leave_copy(&self, cx: &Cx<'_>, set: &Arc<Set>, cause: Cause) -> Result<Option<Made>> {
         cx.require_blocking()?;
         let attr = self.lower.getattr(cx)?;
         let file = self.lower.open(&self.core.server(cx), OpenFlags::RDONLY)?;

@@ -5,10 +5,10 @@ use crate::core::blocking;
 use crate::node::{VersionVnode, is_reserved};
 use crate::remove::Fate;
 use crate::session::Session;
-use crate::set::{Made, Set, link_stem, move_new};
+use crate::set::{Made, link_stem, move_new};
 use std::sync::Arc;
 use versionset::{Birth, Cause, Letter, Place, Record, version_name};
-use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFlags, RenameFlags, Result, Vnode};
+use vnode::{Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, RenameFlags, Result, Vnode};
 
 /// An entry that is renamed, and where to.
 struct Move<'a> {
@@ -281,7 +281,8 @@ impl Move<'_> {
         }
         if object.head().is_written_unseen(session) {
             // The program that created the file, or has mapped it, may go on writing it.
-            return self.leave_copy(cx, &sets.own);
+            let made = object.head().leave_copy(cx, &sets.own, Cause::Rename)?;
+            return Ok(made.map_or(Left::Lost, Left::Version));
         }
         let mut locked = sets.own.lock(&object.core, &server)?;
         let target = self.reference();
@@ -296,17 +297,6 @@ impl Move<'_> {
             Ok((version, ())) => Ok(Left::Version(Made::new(&sets.own, &version, &self.attr))),
             Err(errno) if object.head().may_lose(cx, &self.attr, errno)? => Ok(Left::Lost),
             Err(errno) => Err(errno),
-        }
-    }
-
-    /// Leaves a copy of the file under the old name.
-    fn leave_copy(&self, cx: &Cx<'_>, own: &Arc<Set>) -> Result<Left> {
-        let (object, server) = (&self.object, self.object.core.server(cx));
-        let attr = object.lower.getattr(&server)?;
-        let file = object.lower.open(&server, OpenFlags::RDONLY)?;
-        match object.head().copy(cx, own, &*file, &attr, Cause::Rename) {
-            Err(errno) if object.head().may_lose(cx, &attr, errno)? => Ok(Left::Lost),
-            made => made.map(Left::Version),
         }
     }
 

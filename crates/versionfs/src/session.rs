@@ -19,8 +19,8 @@ pub(crate) struct Session {
     pub(crate) opens: u32,
     /// Open files whose writes the layer sees.
     pub(crate) writers: u32,
-    /// How often the file was renamed. What is written after that is another version: the former
-    /// name shows what the file was until then.
+    /// Number of renames of the file. The first write after one makes a version, so that the former
+    /// name keeps showing what the file was until the rename.
     pub(crate) renames: u32,
     /// Open files that are written without the layer: those that created the file.
     creators: Vec<Creator>,

@@ -5,7 +5,7 @@ use crate::set::find_store;
 use crate::space::of_data;
 use std::any::Any;
 use std::sync::Arc;
-use versionset::{Audited, STORE};
+use versionset::{Audited, STORE, is_own_attribute};
 use vnode::{
     Attr, Cx, DirEntry, Entry, Errno, Kind, Name, NameSink, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, StatFs,
     Vnode, XattrFlags, forward,
@@ -136,7 +136,7 @@ impl Vnode for VersionVnode {
     }
 
     fn getxattr(&self, cx: &Cx<'_>, name: &[u8], out: &mut [u8]) -> Result<usize> {
-        if content_time::is_own(name) { Err(Errno::NODATA) } else { self.lower.getxattr(cx, name, out) }
+        if is_own_attribute(name) { Err(Errno::NODATA) } else { self.lower.getxattr(cx, name, out) }
     }
 
     fn listxattr(&self, cx: &Cx<'_>, out: &mut [u8]) -> Result<usize> {
@@ -145,7 +145,7 @@ impl Vnode for VersionVnode {
     }
 
     fn setxattr(&self, cx: &Cx<'_>, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        if content_time::is_own(name) {
+        if is_own_attribute(name) {
             return Err(Errno::PERM);
         }
         let len = value.len() as u64;
@@ -155,7 +155,7 @@ impl Vnode for VersionVnode {
     }
 
     fn removexattr(&self, cx: &Cx<'_>, name: &[u8]) -> Result<()> {
-        if content_time::is_own(name) {
+        if is_own_attribute(name) {
             return Err(Errno::NODATA);
         }
         let event = || Ok(Event::object(self, cx, Audited::Removexattr)?.with_text(name));

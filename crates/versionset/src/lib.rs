@@ -21,6 +21,7 @@
 //! | records of the audit log | `audit` |
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod audit;
 mod chunks;
 mod compressed;
@@ -47,6 +48,7 @@ mod text;
 mod version;
 mod wire;
 
+pub use attributes::{CONTENT_TIME, ContentTime, ROOT_IDENTITY, RootIdentity, is_own_attribute};
 pub use audit::{
     AuditPlace, AuditRecord, Audited, LOG, MAX_AUDIT_RECORD, SEGMENT_START, SegmentPart, SegmentParts, segment_name,
     segment_of, segment_start,

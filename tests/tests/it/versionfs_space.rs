@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use strata_tests::versions::{contents, texts};
+use strata_tests::versions::{contents_left, texts};
 use strata_tests::{Mounted, Rng, Sandbox, Spec, Transport};
 use testkit::until;
 
@@ -241,7 +241,7 @@ fn keeps_links(disk: impl Fn(&Sandbox) -> PathBuf, transport: Transport) {
                     ("other", _) => &["other"],
                     _ => &["a", "b"],
                 };
-                for version in contents(mount.dir(), &format!("{name}{n}")) {
+                for version in contents_left(mount.dir(), &format!("{name}{n}")) {
                     let is_known = had.iter().any(|name| content(name, n) == version);
                     let begin = version[..20.min(version.len())].escape_ascii().to_string();
                     assert!(is_known, "{label}: {name}{n}: {begin:?}");

@@ -1,6 +1,5 @@
 //! Past files.
 
-use crate::content_time;
 use crate::core::Core;
 use crate::head::{Xattr, xattrs_of};
 use crate::history::Seen;
@@ -9,7 +8,7 @@ use crate::set::Reader;
 use core::any::Any;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
-use versionset::Letter;
+use versionset::{Letter, is_own_attribute};
 use vnode::{
     Attr, Backing, Cx, DirEntry, Entry, Errno, HostReader, IoctlReply, Kind, Name, NameSink, OpenFile, OpenFlags,
     Result, StatFs, Vnode, Whence, copy_value, refuse,
@@ -65,7 +64,7 @@ impl PastFile {
             }
             Body::Version(seen) => stored_xattrs(&self.core, &server, &seen)?,
         };
-        xattrs.retain(|(name, _)| !content_time::is_own(name));
+        xattrs.retain(|(name, _)| !is_own_attribute(name));
         Ok(xattrs)
     }
 }

@@ -408,7 +408,7 @@ impl Model {
             None => drop(self.node_mut(from.0).entries.remove(from.1)),
         }
         self.node_mut(to.0).entries.insert(to.1.to_vec(), ino);
-        // What is written from now on is another version than what the former name had.
+        // The next write makes a version: the former name keeps what it had.
         let renamed = [Some(ino), target.filter(|_| exchange)];
         self.opens.values_mut().filter(|open| renamed.contains(&Some(open.ino))).for_each(|open| open.made = false);
     }
