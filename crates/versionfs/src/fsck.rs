@@ -5,6 +5,7 @@
 use crate::blocks::VolumeBlocks;
 use crate::by_number::is_shown;
 use crate::convert::is_content;
+use crate::lost_records::with_traces;
 use crate::past::head_of;
 use crate::retain::remove_tree;
 use crate::set::{link_stem, read_index};
@@ -15,7 +16,7 @@ use versionset::{
     Blocks, Condition, Index, Letter, Members, Record, SetFiles, Source, StoreFiles, index_name, is_hashed,
     open_version, version_name, write_index,
 };
-use vnode::{Cx, Errno, Kind, Layer, Name, Result, Vnode};
+use vnode::{Cx, Errno, Kind, Layer, Name, RenameFlags, Result, Vnode};
 
 /// Bytes of a version that are read at once.
 const CHUNK: usize = 256 * 1024;
@@ -159,7 +160,7 @@ impl Check<'_, '_> {
         Ok(true)
     }
 
-    /// Returns the head of a set, if it is a regular file.
+    /// Returns the head of a set.
     fn head(&self, of: &Checked<'_>, index: &Index, files: &SetFiles) -> Result<Option<Arc<dyn Vnode>>> {
         let head = if of.found.is_links {
             let number = core::str::from_utf8(of.stem).ok().and_then(|stem| stem.split('.').next());
@@ -175,7 +176,7 @@ impl Check<'_, '_> {
             let Some(name) = name else { return Ok(None) };
             of.found.dir.lookup(self.cx, Name::new(name)?)?.map(|entry| entry.vnode)
         };
-        Ok(head.filter(|head| head.kind() == Kind::Regular))
+        Ok(head)
     }
 
     /// Whether users see a name of the file with the number of a set. After the removal of its last
@@ -212,7 +213,9 @@ impl Check<'_, '_> {
 
     fn set(&mut self, of: &Checked<'_>, mut files: SetFiles) -> Result<u64> {
         let store = &of.found.store;
-        let (mut index, condition) = match store.lookup(self.cx, Name::new(&index_name(of.stem))?)? {
+        let found = store.lookup(self.cx, Name::new(&index_name(of.stem))?)?;
+        let made = found.as_ref().map(|entry| entry.attr).filter(|_| !of.found.is_links);
+        let (mut index, condition) = match found {
             Some(entry) => match read_index(self.cx, &entry) {
                 Ok(bytes) => Index::parse(&bytes),
                 Err(_) => (Index::default(), Condition::NotAnIndex),
@@ -221,7 +224,8 @@ impl Check<'_, '_> {
         };
         let is_complete = condition == Condition::Complete;
         let recorded = index.clone();
-        let head = self.head(of, &index, &files)?;
+        let present = self.head(of, &index, &files)?;
+        let head = present.clone().filter(|head| head.kind() == Kind::Regular);
         for name in &files.unfinished {
             let text = "was being made when the program was killed".to_owned();
             self.report(of, Problem::Unfinished, (name, text), |cx| remove_tree(cx, None, store, name));
@@ -235,7 +239,14 @@ impl Check<'_, '_> {
             head: content,
             blocks: Some(Arc::clone(&self.blocks)),
         };
-        let rebuilt = versionset::rebuild(self.cx, &opened, &files, &index)?;
+        let find = |number| self.layer.vnode(self.cx, number);
+        let rebuilt = with_traces(
+            self.cx,
+            (made, present.as_ref()),
+            |attr| attr.btime,
+            find,
+            |traces| versionset::rebuild(self.cx, &opened, &files, &index, traces),
+        )?;
         if !is_complete || rebuilt.index.versions != recorded.versions {
             let text = index_text(condition, &recorded, &rebuilt.index);
             let new = &rebuilt.index;
@@ -244,6 +255,12 @@ impl Check<'_, '_> {
         for name in &rebuilt.superseded {
             let text = "is a version that is also stored in another way".to_owned();
             self.report(of, Problem::Leftover, (name, text), |cx| unlink(cx, store, name));
+        }
+        for (name, unreadable) in &rebuilt.doubtful {
+            let text = "is a copy that may lack bytes: a power failure took its record".to_owned();
+            self.report(of, Problem::Index, (name, text), |cx| {
+                store.rename(cx, Name::new(name)?, store, Name::new(unreadable)?, RenameFlags::default())
+            });
         }
         for (name, errno) in &rebuilt.unreadable {
             self.report(of, Problem::Damaged, (name, format!("can't be read: {errno}")), |_| Ok(()));

@@ -145,6 +145,7 @@ impl History {
         }
         let left = self.left().unwrap_or(BEGINNING);
         let from = self.versions.last().map_or(left, |newest| newest.version.died.max(left));
+        let from = self.birth.as_ref().map_or(from, |birth| birth.time.max(from));
         let stem = crate::set::link_stem(&*head.vnode).into();
         let first = if is_copy { self.next } else { 0 };
         self.links.push(LinkPeriod { from, until: None, stem, first, departure: None });

@@ -6,7 +6,7 @@
 //!
 //! | concept | file |
 //! |---|---|
-//! | version sets: the index and the files of a set | `set`, `rebuild` |
+//! | version sets: the index and the files of a set | `set`, `lost_records` |
 //! | how a version is made | `head` |
 //! | the open files of an inode, and the blocks they overwrite | `session` |
 //! | open files; writes; delayed truncation | `file` |
@@ -68,13 +68,13 @@ mod inode;
 mod layer;
 mod link;
 mod lost;
+mod lost_records;
 mod node;
 mod options;
 mod origins;
 mod past;
 mod permission;
 mod policy;
-mod rebuild;
 mod remove;
 mod rename;
 mod reply;

@@ -5,6 +5,7 @@ use crate::by_number::is_shown;
 use crate::core::Core;
 use crate::floor;
 use crate::inode::Inode;
+use crate::lost_records::with_traces;
 use crate::past::head_of;
 use crate::space::{Space, is_last_try};
 use core::fmt;
@@ -13,8 +14,9 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use versionset::{
-    Cause, Condition, Departure, Head, Index, LINKS, Letter, Record, STORE, Seal, Sparse, SparseWriter, Stamp,
-    StoreFiles, StoreName, Version, index_name, new_index_name, new_version_name, parse, stem_of, version_name,
+    Cause, Condition, Departure, Head, Index, LINKS, Letter, OF_NEW_NAME, OF_STORE, Record, STORE, Seal, SetFiles,
+    Sparse, SparseWriter, Stamp, StoreFiles, StoreName, Traces, Version, index_name, new_index_name, new_version_name,
+    parse, stem_of, version_name,
 };
 use vnode::{
     Attr, Cx, Entry, Errno, Kind, MAY_BLOCK, Name, OpenFile, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time,
@@ -397,6 +399,7 @@ impl Locked<'_> {
                 self.drop_newest(core, cx)?;
             } else {
                 self.drop_unfinished(cx)?;
+                self.add_lost_birth(core, cx, &entry.attr)?;
             }
             self.end_stale_period(core, cx)?;
         } else {
@@ -588,23 +591,82 @@ impl Locked<'_> {
 
     /// Reconciles the index with the files of the store.
     fn rebuild(&mut self, core: &Core, cx: &Cx<'_>, store: &Arc<dyn Vnode>) -> Result<()> {
-        let mut found = Vec::new();
+        let mut found = SetFiles::default();
         store.readdir(cx, 0, &mut |entry| {
             if let StoreName::Version { stem, letter, number } = parse(entry.name.as_bytes())
                 && *stem == *self.set.stem
             {
-                found.push((number, letter));
+                found.versions.push((number, letter));
             }
             true
         })?;
-        let has_head = self.set.head(core, cx)?.is_some();
+        let name = index_name(&self.set.stem);
+        let index = store.lookup(cx, Name::new(&name)?)?.map(|entry| entry.attr).filter(|_| !self.set.is_link);
+        if index.is_some() && self.state.index == Index::default() {
+            self.state.index.apply(Record::Next(floor::read(cx, store)?));
+        }
+        let head = self.set.head(core, cx)?;
+        if let Some(head) = &head {
+            self.forget_second_names(cx, &mut found, head)?;
+        }
         let files = self.store_files(store, None);
-        let rebuilt = crate::rebuild::rebuilt(cx, &files, &self.state.index, &found, has_head)?;
-        self.state.index = rebuilt;
+        let rebuilt = self.with_traces(core, cx, (index, head.as_ref()), |traces| {
+            versionset::rebuild(cx, &files, &found, &self.state.index, traces)
+        })?;
+        if !self.is_foreign {
+            for (name, unreadable) in &rebuilt.doubtful {
+                store.rename(cx, Name::new(name)?, store, Name::new(unreadable)?, RenameFlags::default())?;
+            }
+        }
+        self.state.index = rebuilt.index;
         self.drop_set_ids();
         // The record of a long name may be what is damaged.
         self.state.index.name = self.set.name.clone();
         self.rewrite(cx)
+    }
+
+    fn with_traces<T>(
+        &self,
+        core: &Core,
+        cx: &Cx<'_>,
+        known: (Option<Attr>, Option<&Arc<dyn Vnode>>),
+        infer: impl FnOnce(&Traces<'_>) -> Result<T>,
+    ) -> Result<T> {
+        with_traces(cx, known, |attr| core.birth(attr), |number| core.by_number(cx, number), infer)
+    }
+
+    /// Removes versions without a record that are second names of the head: the rename that would
+    /// have replaced it did not happen.
+    fn forget_second_names(&mut self, cx: &Cx<'_>, found: &mut SetFiles, head: &Arc<dyn Vnode>) -> Result<()> {
+        if self.is_foreign || self.set.is_link {
+            return Ok(());
+        }
+        let unrecorded = |(number, letter): &(u64, Letter)| {
+            *letter == Letter::Full && !self.state.index.versions.contains_key(number)
+        };
+        let doubtful: Vec<_> = found.versions.iter().copied().filter(unrecorded).collect();
+        for (number, letter) in doubtful {
+            if self.file(cx, letter, number)?.is_some_and(|entry| entry.vnode.id() == head.id()) {
+                self.remove(cx, letter, number)?;
+                found.versions.retain(|version| *version != (number, letter));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records since when there is the head, if a rename brought it and a kill or a power failure
+    /// prevented the record.
+    fn add_lost_birth(&mut self, core: &Core, cx: &Cx<'_>, made: &Attr) -> Result<()> {
+        let index = &self.state.index;
+        let is_ended = index.newest().is_none_or(|newest| newest.cause.ends_head());
+        if self.set.is_link || !is_ended || !versionset::may_lack_birth(index) {
+            return Ok(());
+        }
+        let head = self.set.head(core, cx)?;
+        let birth = self.with_traces(core, cx, (Some(*made), head.as_ref()), |traces| {
+            Ok(versionset::lost_birth(&self.state.index, traces))
+        })?;
+        birth.map_or(Ok(()), |birth| self.repair(cx, &[Record::Born(birth)]))
     }
 
     /// Writes the index anew.
@@ -772,7 +834,7 @@ impl Locked<'_> {
         let name = index_name(&self.set.stem);
         let name = Name::new(&name)?;
         let file = if self.state.log_len == 0 {
-            match store.create(cx, name, 0o600, OpenFlags::WRONLY) {
+            match store.create(cx, name, self.mode_of_index(cx)?, OpenFlags::WRONLY) {
                 Ok((_, file)) => file,
                 // Left empty by a failed append.
                 Err(Errno::EXIST) => store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?,
@@ -782,6 +844,13 @@ impl Locked<'_> {
             store.lookup(cx, name)?.ok_or(Errno::IO)?.vnode.open(cx, OpenFlags::WRONLY)?
         };
         versionset::write_full(cx, &*file, log, self.state.log_len)
+    }
+
+    /// Returns the mode of a new index. It says whether the name has a file, because a power
+    /// failure may take the records.
+    fn mode_of_index(&self, cx: &Cx<'_>) -> Result<u32> {
+        let Some((dir, name)) = self.set.place() else { return Ok(OF_STORE) };
+        Ok(if dir.lookup(cx, Name::new(name)?)?.is_some() { OF_STORE } else { OF_NEW_NAME })
     }
 
     /// Removes from the log what a failed append left.
@@ -993,7 +1062,7 @@ impl Locked<'_> {
     /// Opens the newest version for saving blocks. `None` if it lacks bytes that no head has any
     /// more. `head` is what the head looks like before it is changed.
     pub(crate) fn activate(&mut self, cx: &Cx<'_>, number: u64, head: &Stamp) -> Result<Option<SparseWriter>> {
-        let mut writer = self.reopen(cx, number)?;
+        let Some(mut writer) = self.reopen(cx, number)? else { return Ok(None) };
         let is_known = self.check_seal(cx, &mut writer, number, head)?;
         if is_known {
             writer.set_seal(cx, Seal::Open)?;
@@ -1007,9 +1076,15 @@ impl Locked<'_> {
         self.state.seal = Some((number, Seal::Open));
     }
 
-    fn reopen(&self, cx: &Cx<'_>, number: u64) -> Result<SparseWriter> {
-        let entry = self.file(cx, Letter::Sparse, number)?.ok_or(Errno::IO)?;
-        Sparse::reopen(cx, entry.vnode.open(cx, OpenFlags::RDWR)?, entry.attr.size)
+    /// Opens a sparse version for saving blocks. `None` if it is damaged, as by a power failure:
+    /// nobody can read it.
+    fn reopen(&self, cx: &Cx<'_>, number: u64) -> Result<Option<SparseWriter>> {
+        let Some(entry) = self.file(cx, Letter::Sparse, number)? else { return Ok(None) };
+        let reopened = entry.vnode.open(cx, OpenFlags::RDWR).and_then(|file| Sparse::reopen(cx, file, entry.attr.size));
+        match reopened {
+            Err(Errno::IO | Errno::NOENT) => Ok(None),
+            reopened => reopened.map(Some),
+        }
     }
 
     /// Finds out whether the head was changed unseen since the newest version was sealed, before
@@ -1019,12 +1094,8 @@ impl Locked<'_> {
         if self.is_foreign || self.state.seal.is_some_and(|(known, seal)| known == number && seal.admits(head)) {
             return Ok(());
         }
-        match self.reopen(cx, number) {
-            Ok(mut writer) => self.check_seal(cx, &mut writer, number, head).map(drop),
-            // Nobody can read that version.
-            Err(Errno::IO | Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        let Some(mut writer) = self.reopen(cx, number)? else { return Ok(()) };
+        self.check_seal(cx, &mut writer, number, head).map(drop)
     }
 
     /// Lets the version before `number`, which is about to go, take bytes from the head as it is
@@ -1035,12 +1106,7 @@ impl Locked<'_> {
         if version.letter != Letter::Sparse || version.cause.ends_head() {
             return Ok(());
         }
-        let mut writer = match self.reopen(cx, older) {
-            Ok(writer) => writer,
-            // Nobody can read that version.
-            Err(Errno::IO | Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(errno),
-        };
+        let Some(mut writer) = self.reopen(cx, older)? else { return Ok(()) };
         if writer.seal() != Seal::Changed {
             writer.set_seal(cx, Seal::Sealed(*head))?;
         }

@@ -15,7 +15,7 @@
 //! | a version in the middle is discarded | `merge` |
 //! | a version through the newer ones | `reconstruct` |
 //! | whether the head is what a version was made of | `seal` |
-//! | an index from the version files | `rebuild` |
+//! | an index from the version files | `rebuild`; `traces` |
 //! | files of a set in its directory | `store` |
 //! | what a directory lost for lack of room | `lost` |
 //! | records of the audit log | `audit` |
@@ -45,6 +45,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod text;
+mod traces;
 mod version;
 mod wire;
 
@@ -73,4 +74,5 @@ pub use sparse::{BLOCK, Sparse, SparseBlocks, SparseWriter};
 pub use sparse_compressed::SparseCompressed;
 pub use store::{Blocks, Head, StoreFiles, block_id, block_target, give, replace};
 pub use text::{MAX_TEXT, Text};
+pub use traces::{OF_NEW_NAME, OF_STORE, Traces, lost_birth, may_lack_birth};
 pub use version::{Cause, Flags, Version, Who, just_after};

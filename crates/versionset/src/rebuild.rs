@@ -1,17 +1,18 @@
 //! Rebuilds an index from the names and headers of the version files.
 //!
 //! Used when an index is missing or ends too early, and by fsck. What only the index knows is lost
-//! with it, unless the records before the damage contain it: notes, flags, births, and the times of
-//! versions whose files are ordinary copies.
+//! with it, unless the records before the damage contain it: notes, flags, births. When versions
+//! and heads began and ended is inferred: see `traces`.
 
 use crate::index::Index;
 use crate::index::Record;
 use crate::names::{Letter, StoreName, new_index_name, parse, version_name};
 use crate::store::StoreFiles;
-use crate::version::{Cause, Flags, Version, Who, just_after};
+use crate::traces::{Traces, Unrecorded, date, from_attributes, is_whole, lost_birth, note_other_head};
+use crate::version::Version;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vnode::{Attr, Cx, Errno, Name, Result, Vnode};
+use vnode::{Cx, Errno, Name, Result, Vnode};
 
 /// The files of one set, by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,9 +74,10 @@ pub struct Rebuilt {
     /// Numbers of versions in the index that can't be reconstructed: their file is missing or
     /// damaged, or a newer version, or the head, that they depend on is missing.
     pub orphaned: Vec<u64>,
-    /// Names of files that can't be read, with the reason. They are in the index only if an older
-    /// version may depend on them.
+    /// Names of files that can't be read, with the reason. Their versions are in the index.
     pub unreadable: Vec<(Vec<u8>, Errno)>,
+    /// Names of copies that may lack bytes, and the names that make reading them fail.
+    pub doubtful: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Rebuilds the index of a set. `salvaged` is what the records of the old index amount to;
@@ -85,7 +87,13 @@ pub struct Rebuilt {
 /// # Errors
 /// `EINTR`, `ENOMEM` and similar errors that say nothing about the files; `EIO` and others make a
 /// file unreadable.
-pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index) -> Result<Rebuilt> {
+pub fn rebuild(
+    cx: &Cx<'_>,
+    files: &StoreFiles,
+    set: &SetFiles,
+    salvaged: &Index,
+    traces: &Traces<'_>,
+) -> Result<Rebuilt> {
     let mut rebuilt = Rebuilt { unfinished: set.unfinished.clone(), ..Rebuilt::default() };
     let mut candidates: BTreeMap<u64, Vec<Letter>> = BTreeMap::new();
     for (number, letter) in &set.versions {
@@ -94,6 +102,7 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
     let mut links = Vec::new();
     let mut versions: BTreeMap<u64, Version> = BTreeMap::new();
     let mut unreadable = BTreeMap::new();
+    let mut unrecorded = BTreeMap::new();
     for (number, mut letters) in candidates {
         // A self-contained file depends on less.
         letters.sort_by_key(|letter| (letter.depends_on_newer(), *letter));
@@ -107,15 +116,28 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
             match inspect(cx, files, &name, (number, letter), known) {
                 Ok((version, needs)) => {
                     links.push((number, needs));
+                    if known.is_none() {
+                        unrecorded.insert(number, Unrecorded::find(cx, files, &name, (number, letter), traces)?);
+                    }
                     versions.insert(number, version);
                 }
                 Err(errno @ (Errno::INTR | Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => {
                     return Err(errno);
                 }
                 Err(errno) => {
-                    let found = files.dir.lookup(cx, Name::new(&name)?)?;
-                    let version = known.cloned().or_else(|| Some(from_attributes(number, &found?.attr)));
-                    unreadable.extend(version.map(|version| (number, Version { letter, ..version })));
+                    let version = match known {
+                        Some(known) => Version { letter, ..known.clone() },
+                        None => {
+                            let found = Unrecorded::find(cx, files, &name, (number, letter), traces)?;
+                            let version = found.version.clone();
+                            unrecorded.insert(number, found);
+                            version
+                        }
+                    };
+                    if letter == Letter::Full && version.letter != Letter::Full {
+                        rebuilt.doubtful.push((name.clone(), version_name(&files.stem, version.letter, number)));
+                    }
+                    unreadable.insert(number, version);
                     rebuilt.unreadable.push((name, errno));
                 }
             }
@@ -126,9 +148,21 @@ pub fn rebuild(cx: &Cx<'_>, files: &StoreFiles, set: &SetFiles, salvaged: &Index
         versions.insert(number, version);
     }
     links.sort_by_key(|(number, _)| *number);
-    order(&mut versions, salvaged);
+    let mut index = salvaged.clone();
+    if traces.head.is_some() {
+        index.retract_after(versions.keys().next_back().copied().unwrap_or(0));
+    }
     rebuilt.orphaned = orphaned(&links, &versions, files.head.is_some());
-    rebuilt.index = index(versions, salvaged, set, files.head.is_some());
+    // Numbers are not used again, not even those of files that can't be read.
+    let last = set.versions.iter().map(|(number, _)| *number).max().unwrap_or(0);
+    date(&mut index, versions, &unrecorded, traces);
+    index.apply(Record::Next(last.saturating_add(1)));
+    note_other_head(&mut index, traces);
+    if let Some(birth) = lost_birth(&index, traces) {
+        index.apply(Record::Born(birth));
+    }
+    index.rewritten();
+    rebuilt.index = index;
     Ok(rebuilt)
 }
 
@@ -145,10 +179,10 @@ enum Needs {
     Lost,
 }
 
-/// Returns the versions without a readable file that older ones may depend on. They stay in the
-/// index: without them, the older ones would take their bytes from a version that is too new. A
-/// record without a file that is newer than all files was written before a kill, and the file never
-/// made.
+/// Returns the versions without a readable file that stay in the index: without them, older ones
+/// that depend on them would take their bytes from a version that is too new, and the name would
+/// seem to have had nothing. A record without a file that is newer than all files was written
+/// before a kill, and the file never made.
 fn lost(
     found: &BTreeMap<u64, Version>,
     unreadable: &BTreeMap<u64, Version>,
@@ -158,7 +192,8 @@ fn lost(
     let missing = salvaged.versions.range(..newest).map(|(number, version)| (*number, version.clone()));
     let all: BTreeMap<u64, Version> = missing.chain(unreadable.clone()).collect();
     let has_older = |number: u64| found.range(..number).any(|(_, older)| older.letter.depends_on_newer());
-    all.into_iter().filter(|(number, _)| !found.contains_key(number) && has_older(*number)).collect()
+    let is_wanted = |number: u64| has_older(number) || unreadable.contains_key(&number);
+    all.into_iter().filter(|(number, _)| !found.contains_key(number) && is_wanted(*number)).collect()
 }
 
 /// Returns the version that a file contains.
@@ -172,8 +207,8 @@ fn inspect(
     let attr = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?.attr;
     let (header, needs) = match letter {
         Letter::Directory | Letter::Special | Letter::Renamed => (None, Needs::NoContent),
-        Letter::Full if attr.kind() == vnode::Kind::Regular => (None, Needs::Nothing),
-        Letter::Full => return Err(Errno::IO),
+        Letter::Full if !is_whole(&attr, known) => return Err(Errno::IO),
+        Letter::Full => (None, Needs::Nothing),
         _ => match files.header(cx, letter, number)? {
             Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),
             None => (None, Needs::Nothing),
@@ -183,45 +218,12 @@ fn inspect(
     if from_header.is_none() && !matches!(needs, Needs::Nothing | Needs::NoContent) && known.is_none() {
         return Err(Errno::IO);
     }
-    let version = known.cloned().or(from_header).unwrap_or_else(|| from_attributes(number, &attr));
-    let size = if letter == Letter::Full { attr.size } else { version.size };
+    let version = known.cloned().or(from_header).unwrap_or_else(|| from_attributes((number, letter), &attr));
     let needs = match needs {
         Needs::From(0) => Needs::From(number.saturating_add(1)),
         other => other,
     };
-    Ok((Version { letter, size, ..version }, needs))
-}
-
-/// Returns a version of which only the file is known. The time when the head became a version is
-/// the last change of its attributes: it was renamed then.
-fn from_attributes(number: u64, attr: &Attr) -> Version {
-    Version {
-        number,
-        letter: Letter::Full,
-        kind: attr.kind(),
-        size: attr.size,
-        mode: attr.perm(),
-        uid: attr.uid,
-        gid: attr.gid,
-        mtime: attr.mtime,
-        born: attr.mtime.min(attr.ctime),
-        died: attr.ctime,
-        cause: Cause::Write,
-        who: Who { uid: attr.uid, ..Who::default() },
-        flags: Flags::default(),
-    }
-}
-
-/// Makes the intervals of the versions follow one another.
-fn order(versions: &mut BTreeMap<u64, Version>, salvaged: &Index) {
-    let mut last = None;
-    for (number, version) in versions {
-        if !salvaged.versions.contains_key(number) {
-            version.born = last.map_or(version.born, |last| version.born.max(last));
-            version.died = version.died.max(just_after(version.born));
-        }
-        last = last.max(Some(version.died));
-    }
+    Ok((Version { letter, ..version }, needs))
 }
 
 /// Returns the versions whose content depends on one that is missing.
@@ -244,20 +246,6 @@ fn orphaned(links: &[(u64, Needs)], versions: &BTreeMap<u64, Version>, has_head:
     }
     orphaned.reverse();
     orphaned
-}
-
-fn index(versions: BTreeMap<u64, Version>, salvaged: &Index, set: &SetFiles, has_head: bool) -> Index {
-    let mut index = salvaged.clone();
-    if has_head {
-        index.retract_after(versions.keys().next_back().copied().unwrap_or(0));
-    }
-    index.notes.retain(|number, _| versions.contains_key(number));
-    index.versions = versions;
-    // Numbers are not used again, not even those of files that can't be read.
-    let last = set.versions.iter().map(|(number, _)| *number).max().unwrap_or(0);
-    index.apply(Record::Next(last.saturating_add(1)));
-    index.rewritten();
-    index
 }
 
 /// Writes the index of a set anew, aside, and renames it.

@@ -52,6 +52,7 @@ mod usenetfs;
 mod versionfs;
 mod versionfs_library;
 mod versionfs_mappings;
+mod versionfs_power;
 mod versionfs_restores;
 mod versionfs_space;
 mod versionfs_workloads;

@@ -98,7 +98,8 @@ impl Body {
                     return Ok(None);
                 }
                 let entry = locked.file(&server, version.letter, version.number)?.ok_or(Errno::IO)?;
-                if entry.attr.kind() != Kind::Regular {
+                // Bytes of a copy can be lost by a power failure.
+                if entry.attr.kind() != Kind::Regular || entry.attr.size != version.size {
                     return Err(Errno::IO);
                 }
                 entry.vnode.open(&server, OpenFlags::RDONLY).map(Some)

@@ -26,5 +26,5 @@ pub(crate) use file::{Opened, PastFile, stored_xattrs};
 pub(crate) use listing::Listing;
 pub(crate) use objects::{PastKey, PastObjects};
 pub(crate) use special::Special;
-pub(crate) use target::{Target, parse_number};
+pub(crate) use target::{Target, object_of, parse_number};
 pub(crate) use view::{VIEW, View};

@@ -182,6 +182,15 @@ fn nearness(birth: Time, died: Time) -> (bool, u128) {
     (birth < died || distance(birth, died) > SLOWEST, nanos(birth).abs_diff(nanos(died)))
 }
 
+/// Returns when an object arrived whose birth was inferred, after a power failure, from what the
+/// lower file system tells. That does not say where it came from.
+fn inferred_arrival(history: &History, died: Time) -> Option<Time> {
+    let inferred = history.births.iter().map(|(_, birth)| birth);
+    let inferred = inferred.filter(|birth| birth.cause == Cause::Rename && birth.from.is_none());
+    let near = inferred.filter(|birth| distance(birth.time, died) <= SLOWEST);
+    near.min_by_key(|birth| nearness(birth.time, died)).map(|birth| birth.time.max(died))
+}
+
 /// Returns when an object arrived whose birth was not recorded, because of a kill or a full file
 /// system: when what it replaced or was exchanged with ended.
 ///
@@ -237,12 +246,18 @@ fn follow(core: &Arc<Core>, cx: &Cx<'_>, at: &At, seen: &Seen, to: &Reference<'_
     let moment = match arrival(&history, at, seen) {
         Some(birth) if birth.1.first > 0 => history.at_birth(birth),
         Some((_, birth)) => history.at(birth.time.max(died)),
-        // The birth may have gone with the versions that came after it.
-        None if !history.is_complete() => None,
-        None => match history.at(unrecorded_arrival(core, cx, &history, died, to.object)?) {
-            Some(Moment::Version(position)) if !is_object(core, cx, &history, position, to.object)? => None,
-            moment => moment,
-        },
+        None => {
+            let came = match inferred_arrival(&history, died) {
+                Some(came) => Some(came),
+                // The birth may have gone with the versions that came after it.
+                None if !history.is_complete() => None,
+                None => Some(unrecorded_arrival(core, cx, &history, died, to.object)?),
+            };
+            match came.and_then(|came| history.at(came)) {
+                Some(Moment::Version(position)) if !is_object(core, cx, &history, position, to.object)? => None,
+                moment => moment,
+            }
+        }
     };
     let moment = moment.ok_or(Errno::STALE)?;
     if let Moment::Head = moment
@@ -323,6 +338,12 @@ impl<'a> Reference<'a> {
         let name = fields.next().filter(|name| vnode::Name::new(name).is_ok())?;
         Some(Self { dir, object, name })
     }
+}
+
+/// Returns the number and generation of the object to which the version file of a renamed file
+/// refers.
+pub(crate) fn object_of(text: &[u8]) -> Option<(u64, u32)> {
+    Reference::parse(text).map(|to| to.object)
 }
 
 /// Parses `NUMBER.GENERATION` in hexadecimal.

@@ -3,13 +3,59 @@
 
 use crate::common::{CX, STEM, Set, create, random_set};
 use proptest::prelude::*;
-use versionset::{Index, Letter, Record, SetFiles, StoreFiles, index_name, list, rebuild, write_full, write_index};
-use vnode::{Errno, Name};
+use versionset::{
+    Index, Letter, Rebuilt, Record, SetFiles, StoreFiles, Traces, index_name, list, rebuild, version_name, write_full,
+    write_index,
+};
+use vnode::{Errno, Name, SetAttr, SetTime, Time};
 
 fn listed(set: &Set) -> SetFiles {
     let (mut sets, others) = list(&CX, &*set.dir()).unwrap();
     assert!(others.is_empty());
     sets.remove(STEM).unwrap_or_default()
+}
+
+/// Rebuilds the index of a set that has a head.
+fn rebuilt(set: &Set, files: &StoreFiles, salvaged: &Index) -> Rebuilt {
+    let head = Some(set.dir().getattr(&CX).unwrap());
+    let traces = Traces { index: None, head, came_to_be: &|_| None };
+    rebuild(&CX, files, &listed(set), salvaged, &traces).unwrap()
+}
+
+/// Gives full versions a later time of modification than their time of birth, as files have that
+/// were removed. Others count as copies, which may lack bytes.
+fn written_late(set: &Set) {
+    for (number, letter) in listed(set).versions.into_iter().filter(|(_, letter)| *letter == Letter::Full) {
+        let name = version_name(STEM, letter, number);
+        let found = set.dir().lookup(&CX, Name::new(&name).unwrap()).unwrap().unwrap();
+        let mtime = Some(SetTime::At(Time { sec: 1 << 33, nsec: 0 }));
+        found.vnode.setattr(&CX, &SetAttr { mtime, ..SetAttr::default() }, None).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_without_a_record_may_lack_bytes() {
+    let mut set = Set::new(&[b'a'; 100]);
+    set.change(Letter::Full, &[b'b'; 100]);
+    let found = rebuilt(&set, &set.files(), &Index::default());
+    assert_eq!(found.doubtful, [(b"foo;f1".to_vec(), b"foo;s1".to_vec())]);
+    assert_eq!(found.index.versions[&1].letter, Letter::Sparse);
+    // With the record, its size tells.
+    let found = rebuilt(&set, &set.files(), &set.index);
+    assert!(found.unreadable.is_empty() && found.doubtful.is_empty());
+    set.dir()
+        .lookup(&CX, Name::new(b"foo;f1").unwrap())
+        .unwrap()
+        .unwrap()
+        .vnode
+        .setattr(&CX, &SetAttr { size: Some(50), ..SetAttr::default() }, None)
+        .unwrap();
+    let found = rebuilt(&set, &set.files(), &set.index);
+    assert_eq!(found.unreadable, [(b"foo;f1".to_vec(), Errno::IO)]);
+    assert_eq!(found.index.versions[&1].size, 100);
+    written_late(&set);
+    let found = rebuilt(&set, &set.files(), &Index::default());
+    assert!(found.unreadable.is_empty() && found.doubtful.is_empty());
 }
 
 proptest! {
@@ -18,10 +64,11 @@ proptest! {
     #[test]
     fn a_lost_index_is_rebuilt(seed in any::<u64>(), count in 1usize..16, cut in 0usize..4000) {
         let (set, _) = random_set(seed, count);
+        written_late(&set);
         // Torn anywhere, from "nothing is left" to "complete".
         let bytes = set.index.to_bytes();
         let (salvaged, _) = Index::parse(&bytes[..cut.min(bytes.len())]);
-        let rebuilt = rebuild(&CX, &set.files(), &listed(&set), &salvaged).unwrap();
+        let rebuilt = rebuilt(&set, &set.files(), &salvaged);
         prop_assert!(rebuilt.orphaned.is_empty() && rebuilt.unreadable.is_empty() && rebuilt.superseded.is_empty());
         prop_assert_eq!(rebuilt.index.next(), set.index.next());
         prop_assert_eq!(rebuilt.index.versions.len(), set.index.versions.len());
@@ -54,7 +101,7 @@ fn what_cannot_be_used_is_reported() {
     create(&set.dir(), b"foo;i~");
     write_full(&CX, &*create(&set.dir(), b"foo;c4"), b"damaged", 0).unwrap();
     set.dir().mkdir(&CX, Name::new(b"foo;f5").unwrap(), 0o700).unwrap();
-    let found = rebuild(&CX, &set.files(), &listed(&set), &Index::default()).unwrap();
+    let found = rebuilt(&set, &set.files(), &Index::default());
     // The third one lacks bytes of the fourth, which is damaged.
     assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     assert_eq!(found.index.next(), 6);
@@ -67,7 +114,7 @@ fn what_cannot_be_used_is_reported() {
     set.dir().unlink(&CX, Name::new(b"foo;c2").unwrap()).unwrap();
     set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
     let files = StoreFiles { head: None, ..set.files() };
-    let found = rebuild(&CX, &files, &listed(&set), &Index::default()).unwrap();
+    let found = rebuilt(&set, &files, &Index::default());
     assert_eq!(found.orphaned, [1, 3, 4, 5]);
 }
 
@@ -77,7 +124,7 @@ fn what_only_the_index_knows_is_salvaged() {
     let mut index = set.index.clone();
     index.apply(Record::Note(2, b"before the talk"[..].into()));
     index.apply(Record::Next(50));
-    let found = rebuild(&CX, &set.files(), &listed(&set), &index).unwrap().index;
+    let found = rebuilt(&set, &set.files(), &index).index;
     assert_eq!((&found.versions, &found.notes, found.next()), (&index.versions, &index.notes, 50));
     for _ in 0..2 {
         write_index(&CX, &set.dir(), STEM, &found).unwrap();
@@ -98,11 +145,11 @@ fn a_version_without_its_file_stays_in_the_index_if_older_ones_need_it() {
         set.change(letter, &new);
     }
     set.dir().unlink(&CX, Name::new(b"foo;s2").unwrap()).unwrap();
-    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    let found = rebuilt(&set, &set.files(), &set.index);
     assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(found.orphaned, [1, 2]);
     // The newest record without a file was written before a kill, and the file never made.
     set.dir().unlink(&CX, Name::new(b"foo;c3").unwrap()).unwrap();
-    let found = rebuild(&CX, &set.files(), &listed(&set), &set.index).unwrap();
+    let found = rebuilt(&set, &set.files(), &set.index);
     assert_eq!(found.index.versions.keys().copied().collect::<Vec<_>>(), [1]);
 }
