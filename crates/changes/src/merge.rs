@@ -2,6 +2,7 @@
 
 use crate::branches::{Branches, Source, cx};
 use crate::error::{At, Error};
+use crate::journal::Journal;
 use crate::ops::{is_dir, list, lookup};
 use unionfs::offline::{LINK_INDEX, METACOPIES};
 
@@ -21,19 +22,25 @@ impl Branches {
     /// The oldest snapshot is merged first, so that each file is copied once. But a branch can
     /// refer to files right of it by their inode numbers: by a metacopy, or by the copy of a file
     /// with several names. These files must remain until that branch is merged, so the newest
-    /// snapshot is merged first then, into the one right of it.
+    /// snapshot is merged first then, into the one right of it. So is one whose merge was
+    /// interrupted: what it no longer refers to may not have reached its target yet, and in the
+    /// other order, what it hides on that would be visible again.
     ///
     /// # Errors
     /// The branches can't be read.
     pub fn merge_steps(&self, snapshots: usize) -> Result<Vec<MergeStep>, Error> {
         // The oldest one's files remain until it is merged itself.
         for source in [&self.upper].into_iter().chain(&self.below).take(snapshots.saturating_sub(1)) {
-            if refers_by_number(source)? {
+            if refers_by_number(source)? || is_interrupted(source)? {
                 return Ok((0..snapshots).map(|from| MergeStep { from, to: from + 1 }).collect());
             }
         }
         Ok((0..snapshots).rev().map(|from| MergeStep { from, to: snapshots }).collect())
     }
+}
+
+fn is_interrupted(source: &Source) -> Result<bool, Error> {
+    Ok(Journal::read(&cx(), &source.layer.root()).at("read the journal", b"")?.is_some())
 }
 
 fn refers_by_number(source: &Source) -> Result<bool, Error> {

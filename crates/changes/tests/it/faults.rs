@@ -212,6 +212,27 @@ fn a_failed_merge_changes_nothing_and_is_completed() {
     });
 }
 
+/// A merge that a full disk interrupted goes on in the order in which it began, although the newest
+/// snapshot does not refer to the older ones any more.
+#[test]
+fn an_interrupted_merge_keeps_its_order() {
+    let case = case_with_snapshots(4, options(), 12, SNAPSHOTS);
+    let before = case.view(0).unwrap();
+    let whole = case.fork();
+    whole.merge(SNAPSHOTS, true).unwrap();
+    let mut failed = 0;
+    for at in 1..=whole.faults.changes() {
+        let run = case.fork();
+        run.faults.arm(Plan { count: Count::Changes, at, fault: Fault::Error(Errno::NOSPC) });
+        let done = run.merge(SNAPSHOTS, true);
+        run.faults.disarm();
+        failed += u32::from(done.is_err());
+        run.merge(SNAPSHOTS, true).unwrap_or_else(|e| panic!("step {at}: {done:?}, then again: {e}"));
+        no_difference("the union", &run.view(0).unwrap(), &before, false).unwrap_or_else(|e| panic!("step {at}: {e}"));
+    }
+    assert!(failed > 20, "{failed}");
+}
+
 fn write(fs: &memfs::MemFs, name: &'static str, text: &[u8], mtime: i64) {
     let (cx, name) = (crate::common::view::internal_cx(), Name::new(name.as_bytes()).unwrap());
     let root = fs.root();
