@@ -601,7 +601,9 @@ impl Locked<'_> {
             true
         })?;
         let name = index_name(&self.set.stem);
-        let index = store.lookup(cx, Name::new(&name)?)?.map(|entry| entry.attr).filter(|_| !self.set.is_link);
+        let index = store.lookup(cx, Name::new(&name)?)?.map(|entry| entry.attr);
+        found.has_index = index.is_some();
+        let index = index.filter(|_| !self.set.is_link);
         if index.is_some() && self.state.index == Index::default() {
             self.state.index.apply(Record::Next(floor::read(cx, store)?));
         }
@@ -613,15 +615,16 @@ impl Locked<'_> {
         let rebuilt = self.with_traces(core, cx, (index, head.as_ref()), |traces| {
             versionset::rebuild(cx, &files, &found, &self.state.index, traces)
         })?;
-        if !self.is_foreign {
-            for (name, unreadable) in &rebuilt.doubtful {
-                store.rename(cx, Name::new(name)?, store, Name::new(unreadable)?, RenameFlags::default())?;
-            }
-        }
         self.state.index = rebuilt.index;
         self.drop_set_ids();
         // The record of a long name may be what is damaged.
         self.state.index.name = self.set.name.clone();
+        if !self.is_foreign {
+            // On a read-only disk they can't be read either: the index has the new names.
+            for (name, unreadable) in &rebuilt.doubtful {
+                store.rename(cx, Name::new(name)?, store, Name::new(unreadable)?, RenameFlags::default())?;
+            }
+        }
         self.rewrite(cx)
     }
 

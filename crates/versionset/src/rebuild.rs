@@ -113,11 +113,14 @@ pub fn rebuild(
                 continue;
             }
             let known = salvaged.versions.get(&number);
-            match inspect(cx, files, &name, (number, letter), known) {
+            match inspect(cx, files, &name, (number, letter), (known, set.has_index)) {
                 Ok((version, needs)) => {
                     links.push((number, needs));
                     if known.is_none() {
-                        unrecorded.insert(number, Unrecorded::find(cx, files, &name, (number, letter), traces)?);
+                        unrecorded.insert(
+                            number,
+                            Unrecorded::find(cx, files, &name, (number, letter), (set.has_index, traces))?,
+                        );
                     }
                     versions.insert(number, version);
                 }
@@ -128,7 +131,7 @@ pub fn rebuild(
                     let version = match known {
                         Some(known) => Version { letter, ..known.clone() },
                         None => {
-                            let found = Unrecorded::find(cx, files, &name, (number, letter), traces)?;
+                            let found = Unrecorded::find(cx, files, &name, (number, letter), (set.has_index, traces))?;
                             let version = found.version.clone();
                             unrecorded.insert(number, found);
                             version
@@ -202,12 +205,12 @@ fn inspect(
     files: &StoreFiles,
     name: &[u8],
     (number, letter): (u64, Letter),
-    known: Option<&Version>,
+    (known, is_torn): (Option<&Version>, bool),
 ) -> Result<(Version, Needs)> {
     let attr = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?.attr;
     let (header, needs) = match letter {
         Letter::Directory | Letter::Special | Letter::Renamed => (None, Needs::NoContent),
-        Letter::Full if !is_whole(&attr, known) => return Err(Errno::IO),
+        Letter::Full if !is_whole(&attr, known, is_torn) => return Err(Errno::IO),
         Letter::Full => (None, Needs::Nothing),
         _ => match files.header(cx, letter, number)? {
             Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),

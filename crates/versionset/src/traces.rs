@@ -55,7 +55,8 @@ pub(crate) struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// Describes a version by its header or its file.
+    /// Describes a version by its header or its file. `is_torn`: there is an index, of which a power
+    /// failure may have taken the record.
     ///
     /// # Errors
     /// Those of the layer below.
@@ -64,7 +65,7 @@ impl Unrecorded {
         files: &StoreFiles,
         name: &[u8],
         (number, letter): (u64, Letter),
-        traces: &Traces<'_>,
+        (is_torn, traces): (bool, &Traces<'_>),
     ) -> Result<Self> {
         let entry = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?;
         let has_header = !matches!(letter, Letter::Full | Letter::Directory | Letter::Special | Letter::Renamed);
@@ -81,7 +82,8 @@ impl Unrecorded {
             _ => None,
         };
         // Opened as what it is not, it can't be read.
-        let is_doubtful = letter == Letter::Full && entry.attr.kind() == Kind::Regular && is_copy(&entry.attr);
+        let is_regular = letter == Letter::Full && entry.attr.kind() == Kind::Regular;
+        let is_doubtful = is_regular && is_torn && is_copy(&entry.attr);
         let mut version = from_attributes((number, letter), &entry.attr);
         // What can't be read may begin early. A copy has the head's time of modification.
         let origin = if is_doubtful { origin.map(|born| born.min(entry.attr.mtime)) } else { origin };
@@ -93,9 +95,9 @@ impl Unrecorded {
 }
 
 /// Whether a file without a header may be a version. That of a recorded version has its size; a
-/// copy without a record may lack bytes that were not written yet.
-pub(crate) fn is_whole(attr: &Attr, known: Option<&Version>) -> bool {
-    attr.kind() == Kind::Regular && known.map_or(!is_copy(attr), |known| known.size == attr.size)
+/// copy whose record a power failure took may lack bytes that were not written yet.
+pub(crate) fn is_whole(attr: &Attr, known: Option<&Version>, is_torn: bool) -> bool {
+    attr.kind() == Kind::Regular && known.map_or(!is_torn || !is_copy(attr), |known| known.size == attr.size)
 }
 
 /// Whether an ordinary file of a store is a copy of the head: its content is as old as itself or
