@@ -55,8 +55,8 @@ pub(crate) struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// Describes a version by its header or its file. `is_torn`: there is an index, of which a power
-    /// failure may have taken the record.
+    /// Describes a version by its header or its file. `is_torn`: there is an index, of which a
+    /// power failure may have taken the record.
     ///
     /// # Errors
     /// Those of the layer below.
