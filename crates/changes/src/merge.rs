@@ -22,9 +22,9 @@ impl Branches {
     /// The oldest snapshot is merged first, so that each file is copied once. But a branch can
     /// refer to files right of it by their inode numbers: by a metacopy, or by the copy of a file
     /// with several names. These files must remain until that branch is merged, so the newest
-    /// snapshot is merged first then, into the one right of it. So is one whose merge was
-    /// interrupted: what it no longer refers to may not have reached its target yet, and in the
-    /// other order, what it hides on that would be visible again.
+    /// snapshot is merged first then, into the one right of it. A merge that was interrupted may
+    /// have taken these references away already, so it goes on in this order, too: the other one
+    /// would move files to the target that a newer snapshot hides, and then drop what hides them.
     ///
     /// # Errors
     /// The branches can't be read.
@@ -39,6 +39,7 @@ impl Branches {
     }
 }
 
+/// Whether a run that moves the changes of this branch was interrupted.
 fn is_interrupted(source: &Source) -> Result<bool, Error> {
     Ok(Journal::read(&cx(), &source.layer.root()).at("read the journal", b"")?.is_some())
 }

@@ -214,7 +214,7 @@ impl Check<'_, '_> {
     fn set(&mut self, of: &Checked<'_>, mut files: SetFiles) -> Result<u64> {
         let store = &of.found.store;
         let found = store.lookup(self.cx, Name::new(&index_name(of.stem))?)?;
-        let made = found.as_ref().map(|entry| entry.attr).filter(|_| !of.found.is_links);
+        let made = found.as_ref().map(|entry| entry.attr);
         let (mut index, condition) = match found {
             Some(entry) => match read_index(self.cx, &entry) {
                 Ok(bytes) => Index::parse(&bytes),
@@ -242,7 +242,7 @@ impl Check<'_, '_> {
         let find = |number| self.layer.vnode(self.cx, number);
         let rebuilt = with_traces(
             self.cx,
-            (made, present.as_ref()),
+            (made, of.found.is_links, present.as_ref()),
             |attr| attr.btime,
             find,
             |traces| versionset::rebuild(self.cx, &opened, &files, &index, traces),

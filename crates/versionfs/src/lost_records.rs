@@ -6,14 +6,14 @@ use versionset::Traces;
 use vnode::{Attr, Cx, Result, Time, Vnode};
 
 /// Runs `infer` with what is known of a set besides its records and version files: the attributes
-/// of its index and its head. `birth` returns the time of birth of an object that counts, `find` an
-/// object by its number.
+/// of its index, whether it is the set of an inode, and its head. `birth` returns the time of birth
+/// of an object that counts, `find` an object by its number.
 ///
 /// # Errors
 /// Those of the layer below, and of `infer`.
 pub(crate) fn with_traces<T>(
     cx: &Cx<'_>,
-    (index, head): (Option<Attr>, Option<&Arc<dyn Vnode>>),
+    (index, is_link, head): (Option<Attr>, bool, Option<&Arc<dyn Vnode>>),
     birth: impl Fn(&Attr) -> Option<Time>,
     find: impl Fn(u64) -> Result<Arc<dyn Vnode>>,
     infer: impl FnOnce(&Traces<'_>) -> Result<T>,
@@ -25,5 +25,5 @@ pub(crate) fn with_traces<T>(
         let found = find(number).ok().filter(|found| found.generation() == generation)?;
         found.getattr(cx).ok().and_then(|attr| birth(&attr))
     };
-    infer(&Traces { index, head, came_to_be: &came_to_be })
+    infer(&Traces { index, is_link, head, came_to_be: &came_to_be })
 }

@@ -16,7 +16,7 @@ use versionpolicy::{
     Access, AdminConfig, Effective, External, LocalTime, NoSpace, Now, Policies, Reason, SteadyClock, Storage, Subject,
     UserConfig, Versions,
 };
-use versionset::{Cause, STORE, Who};
+use versionset::{Cause, STORE, Who, nanos};
 use vnode::{Attr, Cx, Kind, Name, NumberMap, OpenFlags, Result, Time, Vnode};
 
 /// The administrator's configuration, unless the mount option `config=` names another file.
@@ -320,11 +320,6 @@ pub(crate) struct File<'a> {
     /// Who changes the file; asked only if some rule needs it.
     pub(crate) who: &'a dyn Fn() -> Option<Who>,
     pub(crate) time: Time,
-}
-
-/// Returns a time in nanoseconds since the epoch.
-pub(crate) fn nanos(time: Time) -> i128 {
-    i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
 }
 
 impl Core {

@@ -327,7 +327,7 @@ impl VersionVnode {
         let now = self.core.now();
         let (mut records, mut begin) = (Vec::new(), None);
         if !locked.is_linked(&crate::set::link_stem(&*self.lower)) {
-            if locked.index().links.last().is_some_and(|period| period.until.is_none()) {
+            if locked.index().open_link().is_some() {
                 // The name belongs to another inode already.
                 return Ok(());
             }

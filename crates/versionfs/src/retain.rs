@@ -11,7 +11,7 @@ use crate::set::{Locked, Set, read_block_id};
 use crate::space::loses_version;
 use std::sync::Arc;
 use versionpolicy::{Decision, Effective, Range, VersionInfo, decide, may_exceed};
-use versionset::{Letter, Record, STORE, StoreName, Version, new_version_name, parse, version_name};
+use versionset::{Letter, Record, STORE, StoreName, Version, nanos, new_version_name, parse, version_name};
 use vnode::{Cx, Entry, Errno, Kind, Name, RenameFlags, Result, Time, Vnode};
 
 /// Versions that go at most when one is made.
@@ -90,8 +90,8 @@ impl Locked<'_> {
 pub(crate) fn info(set: &Set, version: &Version, stored: u64, tags: &[Time]) -> VersionInfo {
     VersionInfo {
         number: version.number,
-        born: crate::policy::nanos(version.born),
-        died: crate::policy::nanos(version.died),
+        born: nanos(version.born),
+        died: nanos(version.died),
         stored,
         pinned: version.flags.pinned || set.is_read(version.number),
         landmark: version.flags.landmark,
@@ -193,7 +193,7 @@ impl Core {
         }
         let Some(oldest) = index.versions.values().next() else { return Ok(()) };
         let now = self.policies.now(self.now());
-        let oldest_died = crate::policy::nanos(oldest.died);
+        let oldest_died = nanos(oldest.died);
         // Without looking at each file, any set may exceed a limit on space.
         let space = if policy.space.max == versionpolicy::NO_LIMIT { 0 } else { u64::MAX };
         if !may_exceed(policy, count as u64, space, oldest_died, now) {

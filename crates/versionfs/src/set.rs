@@ -462,9 +462,7 @@ impl Locked<'_> {
     /// Returns the records that end a stale period, and whether the directory is a copy.
     fn end_of_stale_period(&self, core: &Core, cx: &Cx<'_>) -> Result<(Vec<Record>, bool)> {
         const NONE: (Vec<Record>, bool) = (Vec::new(), false);
-        let Some(period) = self.state.index.links.last().filter(|period| period.until.is_none()) else {
-            return Ok(NONE);
-        };
+        let Some(period) = self.state.index.open_link() else { return Ok(NONE) };
         let Some((dir, name)) = self.set.place() else { return Ok(NONE) };
         let head = dir.lookup(cx, Name::new(name)?)?;
         if head.as_ref().is_some_and(|head| *link_stem(&*head.vnode) == *period.stem) {
@@ -602,8 +600,6 @@ impl Locked<'_> {
         })?;
         let name = index_name(&self.set.stem);
         let index = store.lookup(cx, Name::new(&name)?)?.map(|entry| entry.attr);
-        found.has_index = index.is_some();
-        let index = index.filter(|_| !self.set.is_link);
         if index.is_some() && self.state.index == Index::default() {
             self.state.index.apply(Record::Next(floor::read(cx, store)?));
         }
@@ -632,10 +628,16 @@ impl Locked<'_> {
         &self,
         core: &Core,
         cx: &Cx<'_>,
-        known: (Option<Attr>, Option<&Arc<dyn Vnode>>),
+        (index, head): (Option<Attr>, Option<&Arc<dyn Vnode>>),
         infer: impl FnOnce(&Traces<'_>) -> Result<T>,
     ) -> Result<T> {
-        with_traces(cx, known, |attr| core.birth(attr), |number| core.by_number(cx, number), infer)
+        with_traces(
+            cx,
+            (index, self.set.is_link, head),
+            |attr| core.birth(attr),
+            |number| core.by_number(cx, number),
+            infer,
+        )
     }
 
     /// Removes versions without a record that are second names of the head: the rename that would
@@ -1029,14 +1031,13 @@ pub(crate) fn read_whole(cx: &Cx<'_>, entry: &Entry, max: u64) -> Result<Vec<u8>
 impl Locked<'_> {
     /// Whether the name belongs to the inode with this stem, which has or had several names.
     pub(crate) fn is_linked(&self, stem: &[u8]) -> bool {
-        self.index().links.last().is_some_and(|period| period.until.is_none() && *period.stem == *stem)
+        self.index().open_link().is_some_and(|period| *period.stem == *stem)
     }
 
     /// Returns the records by which the name joins an inode with several names. The inode's
     /// versions from `first` on are the name's.
     pub(crate) fn joining(&self, from: Time, stem: &[u8], first: u64) -> Vec<Record> {
-        let is_open = self.index().links.last().is_some_and(|period| period.until.is_none());
-        let left = is_open.then_some(Record::Unlinked(from, None));
+        let left = self.index().open_link().map(|_| Record::Unlinked(from, None));
         left.into_iter().chain([Record::Linked(from, stem.into(), first)]).collect()
     }
 
@@ -1051,8 +1052,8 @@ impl Locked<'_> {
     /// Whether the newest version is one of the present head, whose versions this set keeps. Once
     /// the name left its head, or became one of several, the set takes no bytes from a head.
     pub(crate) fn has_head(&self) -> bool {
-        let is_linked = self.index().links.last().is_some_and(|period| period.until.is_none());
-        !is_linked && self.index().newest().is_some_and(|newest| crate::head::is_of_head(self.index(), newest))
+        self.index().open_link().is_none()
+            && self.index().newest().is_some_and(|newest| crate::head::is_of_head(self.index(), newest))
     }
 
     /// Returns the newest version if it lacks bytes that are in the head.

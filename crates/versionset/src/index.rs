@@ -424,6 +424,13 @@ impl Index {
         records
     }
 
+    /// Returns the period in which the name is one of several names of an inode. `None` if it is
+    /// none now, as far as is recorded.
+    #[must_use]
+    pub fn open_link(&self) -> Option<&LinkPeriod> {
+        self.links.last().filter(|period| period.until.is_none())
+    }
+
     /// Whether the name was found in a copy of its directory, and has no version since: its head
     /// was born by no operation.
     #[must_use]

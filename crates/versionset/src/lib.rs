@@ -75,4 +75,4 @@ pub use sparse_compressed::SparseCompressed;
 pub use store::{Blocks, Head, StoreFiles, block_id, block_target, give, replace};
 pub use text::{MAX_TEXT, Text};
 pub use traces::{OF_NEW_NAME, OF_STORE, Traces, lost_birth, may_lack_birth};
-pub use version::{Cause, Flags, Version, Who, just_after};
+pub use version::{Cause, Flags, Version, Who, just_after, nanos};

@@ -4,15 +4,16 @@
 //! with it, unless the records before the damage contain it: notes, flags, births. When versions
 //! and heads began and ended is inferred: see `traces`.
 
-use crate::index::Index;
-use crate::index::Record;
+use crate::header::Header;
+use crate::index::{Index, Record};
 use crate::names::{Letter, StoreName, new_index_name, parse, version_name};
+use crate::reconstruct::Stored;
 use crate::store::StoreFiles;
-use crate::traces::{Traces, Unrecorded, date, from_attributes, is_whole, lost_birth, note_other_head};
+use crate::traces::{Traces, Unrecorded, date, is_whole, lost_birth, note_other_head};
 use crate::version::Version;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vnode::{Cx, Errno, Name, Result, Vnode};
+use vnode::{Cx, Entry, Errno, Name, Result, Vnode};
 
 /// The files of one set, by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,40 +113,40 @@ pub fn rebuild(
                 rebuilt.superseded.push(name);
                 continue;
             }
+            let found = Found::look(cx, files, &name, (number, letter))?;
             let known = salvaged.versions.get(&number);
-            match inspect(cx, files, &name, (number, letter), (known, set.has_index)) {
-                Ok((version, needs)) => {
+            let version = match known {
+                Some(known) => Version { letter, ..known.clone() },
+                None => {
+                    let found = Unrecorded::new(cx, (number, letter), (found.entry()?, found.header()), traces)?;
+                    let version = found.version.clone();
+                    unrecorded.insert(number, found);
+                    version
+                }
+            };
+            match found.needs((number, letter), known, traces) {
+                Ok(needs) => {
                     links.push((number, needs));
-                    if known.is_none() {
-                        unrecorded.insert(
-                            number,
-                            Unrecorded::find(cx, files, &name, (number, letter), (set.has_index, traces))?,
-                        );
-                    }
                     versions.insert(number, version);
                 }
-                Err(errno @ (Errno::INTR | Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE)) => {
-                    return Err(errno);
-                }
                 Err(errno) => {
-                    let version = match known {
-                        Some(known) => Version { letter, ..known.clone() },
-                        None => {
-                            let found = Unrecorded::find(cx, files, &name, (number, letter), (set.has_index, traces))?;
-                            let version = found.version.clone();
-                            unrecorded.insert(number, found);
-                            version
-                        }
-                    };
-                    if letter == Letter::Full && version.letter != Letter::Full {
-                        rebuilt.doubtful.push((name.clone(), version_name(&files.stem, version.letter, number)));
-                    }
-                    unreadable.insert(number, version);
+                    unreadable.insert(number, (letter, version));
                     rebuilt.unreadable.push((name, errno));
                 }
             }
         }
     }
+    let unreadable: BTreeMap<u64, Version> = unreadable
+        .into_iter()
+        .filter(|(number, _)| !versions.contains_key(number))
+        .map(|(number, (letter, version))| {
+            if version.letter != letter {
+                let name = |letter| version_name(&files.stem, letter, number);
+                rebuilt.doubtful.push((name(letter), name(version.letter)));
+            }
+            (number, version)
+        })
+        .collect();
     for (number, version) in lost(&versions, &unreadable, salvaged) {
         links.push((number, Needs::Lost));
         versions.insert(number, version);
@@ -199,34 +200,57 @@ fn lost(
     all.into_iter().filter(|(number, _)| !found.contains_key(number) && is_wanted(*number)).collect()
 }
 
-/// Returns the version that a file contains.
-fn inspect(
-    cx: &Cx<'_>,
-    files: &StoreFiles,
-    name: &[u8],
-    (number, letter): (u64, Letter),
-    (known, is_torn): (Option<&Version>, bool),
-) -> Result<(Version, Needs)> {
-    let attr = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?.attr;
-    let (header, needs) = match letter {
-        Letter::Directory | Letter::Special | Letter::Renamed => (None, Needs::NoContent),
-        Letter::Full if !is_whole(&attr, known, is_torn) => return Err(Errno::IO),
-        Letter::Full => (None, Needs::Nothing),
-        _ => match files.header(cx, letter, number)? {
-            Some(stored) => (Some(stored.header.version), stored.base.map_or(Needs::Nothing, Needs::From)),
-            None => (None, Needs::Nothing),
-        },
-    };
-    let from_header = header.filter(|version| version.number == number);
-    if from_header.is_none() && !matches!(needs, Needs::Nothing | Needs::NoContent) && known.is_none() {
-        return Err(Errno::IO);
+/// A version file.
+struct Found {
+    entry: Result<Entry>,
+    /// What it says of itself; `None` in a format without a header.
+    stored: Result<Option<Stored>>,
+}
+
+impl Found {
+    /// Looks at a file of a set.
+    ///
+    /// # Errors
+    /// Those that say nothing about the file.
+    fn look(cx: &Cx<'_>, files: &StoreFiles, name: &[u8], (number, letter): (u64, Letter)) -> Result<Self> {
+        let name = Name::new(name)?;
+        let entry = files.dir.lookup(cx, name).and_then(|entry| entry.ok_or(Errno::NOENT));
+        let stored = match letter {
+            Letter::Full | Letter::Directory | Letter::Special | Letter::Renamed => Ok(None),
+            _ => files.header(cx, letter, number),
+        };
+        match entry.as_ref().err().or(stored.as_ref().err()) {
+            Some(errno @ (&Errno::INTR | &Errno::NOMEM | &Errno::AGAIN | &Errno::MFILE | &Errno::NFILE)) => Err(*errno),
+            _ => Ok(Self { entry, stored }),
+        }
     }
-    let version = known.cloned().or(from_header).unwrap_or_else(|| from_attributes((number, letter), &attr));
-    let needs = match needs {
-        Needs::From(0) => Needs::From(number.saturating_add(1)),
-        other => other,
-    };
-    Ok((Version { letter, ..version }, needs))
+
+    fn entry(&self) -> Result<&Entry> {
+        self.entry.as_ref().map_err(|errno| *errno)
+    }
+
+    fn header(&self) -> Option<&Header> {
+        self.stored.as_ref().ok()?.as_ref().map(|stored| &stored.header)
+    }
+
+    /// Returns what the content depends on.
+    ///
+    /// # Errors
+    /// `EIO` and others if it can't be read.
+    fn needs(&self, (number, letter): (u64, Letter), known: Option<&Version>, traces: &Traces<'_>) -> Result<Needs> {
+        let entry = self.entry()?;
+        let stored = match letter {
+            Letter::Directory | Letter::Special | Letter::Renamed => return Ok(Needs::NoContent),
+            Letter::Full if !is_whole(&entry.attr, known, traces) => return Err(Errno::IO),
+            _ => self.stored.clone()?,
+        };
+        let Some(base) = stored.as_ref().and_then(|stored| stored.base) else { return Ok(Needs::Nothing) };
+        let is_own = stored.is_some_and(|stored| stored.header.version.number == number);
+        if !is_own && known.is_none() {
+            return Err(Errno::IO);
+        }
+        Ok(Needs::From(if base == 0 { number.saturating_add(1) } else { base }))
+    }
 }
 
 /// Returns the versions whose content depends on one that is missing.

@@ -5,13 +5,13 @@
 //! Then these say what happened: the time at which a file was created, that of its last move, the
 //! place that a renamed file left, and whether the name had a file when its index was made.
 
+use crate::header::Header;
 use crate::index::{Birth, Gap, Index, Record};
 use crate::names::Letter;
-use crate::store::StoreFiles;
-use crate::version::{Cause, Flags, Version, Who, just_after};
+use crate::version::{Cause, Flags, Version, Who, just_after, nanos};
 use core::fmt;
 use std::collections::BTreeMap;
-use vnode::{Attr, Cx, Errno, Kind, Name, Result, Time};
+use vnode::{Attr, Cx, Entry, Kind, Result, Time};
 
 /// The permission bits of an index that is made for a name without a file.
 pub const OF_NEW_NAME: u32 = 0o700;
@@ -28,8 +28,10 @@ const TICK: i128 = 20_000_000;
 /// What is known of a set besides its records and version files.
 #[derive(Clone, Copy)]
 pub struct Traces<'a> {
-    /// The attributes of the index of a name; `None` if there is none.
+    /// The attributes of the index; `None` if there is none.
     pub index: Option<Attr>,
+    /// Whether it is the set of an inode with several names.
+    pub is_link: bool,
     /// The attributes of the head, with the time of birth that counts; `None` if there is none.
     pub head: Option<Attr>,
     /// Returns when the object came to be to which the text of a version `r` refers.
@@ -39,6 +41,21 @@ pub struct Traces<'a> {
 impl fmt::Debug for Traces<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Traces").field("index", &self.index).field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl Traces<'_> {
+    /// Whether a power failure may have taken records: it leaves the index, and nothing changed
+    /// its times since.
+    pub(crate) fn may_be_torn(&self) -> bool {
+        // That of a copy of the directory is younger than its content.
+        self.index.is_some_and(|index| !is_later(index.btime, index.mtime))
+    }
+
+    /// Returns the attributes of the index of a name, if its times are those of the changes of the
+    /// name.
+    fn made(&self) -> Option<Attr> {
+        self.index.filter(|_| !self.is_link && self.may_be_torn())
     }
 }
 
@@ -55,49 +72,43 @@ pub(crate) struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// Describes a version by its header or its file. `is_torn`: there is an index, of which a
-    /// power failure may have taken the record.
+    /// Describes a version by its header, if it can be read, or by its file.
     ///
     /// # Errors
     /// Those of the layer below.
-    pub(crate) fn find(
+    pub(crate) fn new(
         cx: &Cx<'_>,
-        files: &StoreFiles,
-        name: &[u8],
         (number, letter): (u64, Letter),
-        (is_torn, traces): (bool, &Traces<'_>),
+        (entry, header): (&Entry, Option<&Header>),
+        traces: &Traces<'_>,
     ) -> Result<Self> {
-        let entry = files.dir.lookup(cx, Name::new(name)?)?.ok_or(Errno::NOENT)?;
-        let has_header = !matches!(letter, Letter::Full | Letter::Directory | Letter::Special | Letter::Renamed);
-        if has_header
-            && let Ok(Some(stored)) = files.header(cx, letter, number)
-            && stored.header.version.number == number
-        {
-            let version = Version { letter, ..stored.header.version };
+        if let Some(header) = header.filter(|header| header.version.number == number) {
+            let version = Version { letter, ..header.version.clone() };
             return Ok(Self { version, is_dated: true, is_doubtful: false, origin: None });
         }
+        let attr = &entry.attr;
+        let is_doubtful = letter == Letter::Full && attr.kind() == Kind::Regular && !is_whole(attr, None, traces);
+        let version = from_attributes((number, letter), attr);
         let origin = match letter {
-            Letter::Renamed if entry.attr.kind() == Kind::Symlink => (traces.came_to_be)(&entry.vnode.readlink(cx)?),
-            Letter::Full | Letter::Directory | Letter::Special => entry.attr.btime,
+            Letter::Renamed if attr.kind() == Kind::Symlink => (traces.came_to_be)(&entry.vnode.readlink(cx)?),
+            // What can't be read may begin early. A copy has the head's time of modification.
+            Letter::Full if is_doubtful => Some(version.born),
+            Letter::Full | Letter::Directory | Letter::Special if traces.may_be_torn() => attr.btime,
+            // Times of birth may be those of a copy.
+            Letter::Full | Letter::Directory | Letter::Special => Some(version.born),
             _ => None,
         };
         // Opened as what it is not, it can't be read.
-        let is_regular = letter == Letter::Full && entry.attr.kind() == Kind::Regular;
-        let is_doubtful = is_regular && is_torn && is_copy(&entry.attr);
-        let mut version = from_attributes((number, letter), &entry.attr);
-        // What can't be read may begin early. A copy has the head's time of modification.
-        let origin = if is_doubtful { origin.map(|born| born.min(entry.attr.mtime)) } else { origin };
-        if is_doubtful {
-            version.letter = Letter::Sparse;
-        }
-        Ok(Self { version, is_dated: false, is_doubtful, origin })
+        let letter = if is_doubtful { Letter::Sparse } else { letter };
+        Ok(Self { version: Version { letter, ..version }, is_dated: false, is_doubtful, origin })
     }
 }
 
 /// Whether a file without a header may be a version. That of a recorded version has its size; a
 /// copy whose record a power failure took may lack bytes that were not written yet.
-pub(crate) fn is_whole(attr: &Attr, known: Option<&Version>, is_torn: bool) -> bool {
-    attr.kind() == Kind::Regular && known.map_or(!is_torn || !is_copy(attr), |known| known.size == attr.size)
+pub(crate) fn is_whole(attr: &Attr, known: Option<&Version>, traces: &Traces<'_>) -> bool {
+    let may_be_whole = || !traces.may_be_torn() || !is_copy(attr);
+    attr.kind() == Kind::Regular && known.map_or_else(may_be_whole, |known| known.size == attr.size)
 }
 
 /// Whether an ordinary file of a store is a copy of the head: its content is as old as itself or
@@ -109,7 +120,7 @@ fn is_copy(attr: &Attr) -> bool {
 }
 
 /// Returns a version of which only the file is known.
-pub(crate) fn from_attributes((number, letter): (u64, Letter), attr: &Attr) -> Version {
+fn from_attributes((number, letter): (u64, Letter), attr: &Attr) -> Version {
     // A removed file was moved to the store then. Other files were made then, and may have changed.
     let moved = matches!(letter, Letter::Full | Letter::Directory | Letter::Special);
     let died = if moved { attr.ctime } else { attr.btime.unwrap_or(attr.ctime) };
@@ -156,7 +167,7 @@ pub(crate) fn date(
             let origin = origins.get(number).copied();
             let since = match birth {
                 // Another file came meanwhile, nobody knows when.
-                Some(birth) if is_later(origin, birth) || is_linked(index) => None,
+                Some(birth) if is_later(origin, birth) || index.open_link().is_some() => None,
                 Some(birth) => Some(birth),
                 None => origin.filter(|origin| before.is_none_or(|(end, _)| end <= *origin)),
             };
@@ -190,7 +201,7 @@ pub(crate) fn date(
 /// Returns the gap that a head left of which nothing is known but that it was there when the index
 /// was made.
 fn lost_head(index: &Index, traces: &Traces<'_>) -> Option<Gap> {
-    let made = traces.index.filter(|made| has_nothing(index) && made.perm() != OF_NEW_NAME)?;
+    let made = traces.made().filter(|made| has_nothing(index) && made.perm() != OF_NEW_NAME)?;
     let end = made.btime?;
     let is_there = traces.head.is_some_and(|head| !is_later(head.btime, end));
     let born = Time { sec: 0, nsec: 0 };
@@ -200,7 +211,7 @@ fn lost_head(index: &Index, traces: &Traces<'_>) -> Option<Gap> {
 /// Records that the present head is another one than that of the last version or birth: it is
 /// younger.
 pub(crate) fn note_other_head(index: &mut Index, traces: &Traces<'_>) {
-    let Some(came) = traces.index.and(traces.head).and_then(|head| head.btime) else { return };
+    let Some(came) = traces.made().and(traces.head).and_then(|head| head.btime) else { return };
     let goes_on = index.newest().filter(|newest| !newest.cause.ends_head()).map(|newest| newest.died);
     let Some(since) = goes_on.max(index.birth.as_ref().map(|birth| birth.time)) else { return };
     if !is_later(Some(came), since) {
@@ -219,13 +230,7 @@ fn inferred(index: &Index, time: Time) -> Birth {
 
 /// Whether an object came to be clearly later: clocks of file systems are coarse.
 fn is_later(origin: Option<Time>, birth: Time) -> bool {
-    let nanos = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
     origin.is_some_and(|origin| nanos(origin) > nanos(birth) + TICK)
-}
-
-/// Whether the name is one of several of an inode, as far as is known.
-fn is_linked(index: &Index) -> bool {
-    index.links.last().is_some_and(|period| period.until.is_none())
 }
 
 /// Returns when the objects came to be of which versions without records were made. A copy that may
@@ -257,7 +262,7 @@ fn origins(
 /// Returns the birth of the first head of a name whose index was made for it, if no record tells
 /// of one.
 fn birth_of_new_name(index: &Index, traces: &Traces<'_>) -> Option<Birth> {
-    let made = traces.index.filter(|made| has_nothing(index) && made.perm() == OF_NEW_NAME)?;
+    let made = traces.made().filter(|made| has_nothing(index) && made.perm() == OF_NEW_NAME)?;
     Some(inferred(index, made.btime.unwrap_or(made.mtime)))
 }
 
@@ -269,14 +274,14 @@ fn has_nothing(index: &Index) -> bool {
 /// Whether the index may lack the birth of a head.
 #[must_use]
 pub fn may_lack_birth(index: &Index) -> bool {
-    index.birth.is_none() && !is_linked(index)
+    index.birth.is_none() && index.open_link().is_none()
 }
 
 /// Returns the birth of the head if it came by a rename or link that is not recorded. A head that
 /// was created under its name needs no record.
 #[must_use]
 pub fn lost_birth(index: &Index, traces: &Traces<'_>) -> Option<Birth> {
-    let (made, head) = traces.index.zip(traces.head).filter(|_| may_lack_birth(index))?;
+    let (made, head) = traces.made().zip(traces.head).filter(|_| may_lack_birth(index))?;
     let is_older = |than: Time| head.btime.is_none_or(|born| born <= than);
     if let Some(birth) = birth_of_new_name(index, traces) {
         return is_older(birth.time).then_some(birth);
@@ -290,5 +295,6 @@ pub fn lost_birth(index: &Index, traces: &Traces<'_>) -> Option<Birth> {
     }
     // Both changed when the head came, or later.
     let came = made.mtime.min(head.ctime).max(end);
-    Some(inferred(index, came))
+    // A head that was created at once can seem older: the clock of the file system is behind.
+    is_later(Some(came), end).then(|| inferred(index, came))
 }

@@ -191,6 +191,12 @@ pub const fn just_after(time: Time) -> Time {
     }
 }
 
+/// Returns a time in nanoseconds since the epoch.
+#[must_use]
+pub fn nanos(time: Time) -> i128 {
+    i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

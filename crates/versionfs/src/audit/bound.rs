@@ -3,10 +3,9 @@
 use super::log::{own_record, read_start, segments};
 use super::read::log_dir;
 use crate::core::Core;
-use crate::policy::nanos;
 use std::sync::Arc;
 use versionpolicy::AuditSegment;
-use versionset::{Audited, SegmentPart, SegmentParts, segment_name};
+use versionset::{Audited, SegmentPart, SegmentParts, nanos, segment_name};
 use vnode::{Cx, Errno, Name, Result, Vnode};
 
 impl Core {

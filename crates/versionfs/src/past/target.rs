@@ -5,7 +5,7 @@ use crate::history::{At, History, Moment, Seen};
 use crate::past::content::next_of;
 use crate::past::{Body, Listing, PastFile, Special};
 use std::sync::Arc;
-use versionset::{Birth, Cause, Letter, STORE, StoreName, is_hashed};
+use versionset::{Birth, Cause, Letter, STORE, StoreName, is_hashed, nanos};
 use vnode::{Cx, Errno, Kind, Result, Time, Vnode};
 
 /// Longest chain of renames that is followed.
@@ -178,7 +178,6 @@ fn arrival<'a>(history: &'a History, from: &At, seen: &Seen) -> Option<&'a (Opti
 
 /// Returns a key by which the birth that belongs to a version that ended at `died` is the smallest.
 fn nearness(birth: Time, died: Time) -> (bool, u128) {
-    let nanos = |time: Time| crate::policy::nanos(time);
     (birth < died || distance(birth, died) > SLOWEST, nanos(birth).abs_diff(nanos(died)))
 }
 

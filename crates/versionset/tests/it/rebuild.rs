@@ -1,13 +1,13 @@
 //! An index that was lost is rebuilt from the version files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::{CX, STEM, Set, create, random_set};
+use crate::common::{CX, STEM, Set, create, random_set, version};
 use proptest::prelude::*;
 use versionset::{
-    Index, Letter, Rebuilt, Record, SetFiles, StoreFiles, Traces, index_name, list, rebuild, version_name, write_full,
-    write_index,
+    Birth, Cause, Index, Letter, Rebuilt, Record, SetFiles, StoreFiles, Traces, Version, Who, index_name, list,
+    lost_birth, rebuild, version_name, write_full, write_index,
 };
-use vnode::{Errno, Name, SetAttr, SetTime, Time};
+use vnode::{Attr, Errno, Name, SetAttr, SetTime, Time};
 
 fn listed(set: &Set) -> SetFiles {
     let (mut sets, others) = list(&CX, &*set.dir()).unwrap();
@@ -18,7 +18,8 @@ fn listed(set: &Set) -> SetFiles {
 /// Rebuilds the index of a set that has a head.
 fn rebuilt(set: &Set, files: &StoreFiles, salvaged: &Index) -> Rebuilt {
     let head = Some(set.dir().getattr(&CX).unwrap());
-    let traces = Traces { index: None, head, came_to_be: &|_| None };
+    let index = set.dir().lookup(&CX, Name::new(&index_name(STEM)).unwrap()).unwrap().map(|entry| entry.attr);
+    let traces = Traces { index, is_link: false, head, came_to_be: &|_| None };
     rebuild(&CX, files, &listed(set), salvaged, &traces).unwrap()
 }
 
@@ -59,6 +60,62 @@ fn a_copy_without_a_record_may_lack_bytes() {
     written_late(&set);
     let found = rebuilt(&set, &set.files(), &Index::default());
     assert!(found.unreadable.is_empty() && found.doubtful.is_empty());
+}
+
+/// A conversion to a full copy was interrupted, and a power failure took the records: the version
+/// that can be read stays.
+#[test]
+fn a_doubtful_copy_replaces_no_version() {
+    let mut set = Set::new(&[b'a'; 9000]);
+    set.change(Letter::Compressed, &[b'b'; 9000]);
+    create(&set.dir(), b"foo;f1");
+    write_index(&CX, &set.dir(), STEM, &Index::default()).unwrap();
+    let found = rebuilt(&set, &set.files(), &Index::default());
+    assert!(found.doubtful.is_empty(), "{found:?}");
+    assert_eq!(found.index.versions[&1].letter, Letter::Compressed);
+}
+
+/// In a copy of the directory, all files are as young as the copy, and no power failure took a
+/// record: what is there is whole, and the head is the one that was born.
+#[test]
+fn in_a_copy_times_of_birth_say_nothing() {
+    let mut set = Set::new(&[b'a'; 100]);
+    set.change(Letter::Full, &[b'b'; 100]);
+    write_index(&CX, &set.dir(), STEM, &Index::default()).unwrap();
+    let attr = |name: &[u8]| set.dir().lookup(&CX, Name::new(name).unwrap()).unwrap().unwrap().attr;
+    let index = attr(&index_name(STEM));
+    let copied = Attr { mtime: Time { sec: 1000, nsec: 0 }, ..index };
+    let traces = |index| Traces { index: Some(index), is_link: false, head: Some(index), came_to_be: &|_| None };
+    let time = Time { sec: 500, nsec: 0 };
+    let birth = Birth { time, cause: Cause::Rename, who: Who::default(), from: None, first: 1 };
+    let mut salvaged = Index::default();
+    salvaged.apply(Record::Born(birth.clone()));
+    let found = rebuild(&CX, &set.files(), &listed(&set), &salvaged, &traces(copied)).unwrap();
+    assert!(found.doubtful.is_empty() && found.unreadable.is_empty());
+    assert_eq!((found.index.earlier_births.get(&1), &found.index.birth), (Some(&birth), &None));
+    let found = rebuild(&CX, &set.files(), &listed(&set), &salvaged, &traces(index)).unwrap();
+    assert_eq!(found.doubtful.len(), 1);
+}
+
+/// A head that was created under its name needs no birth, even if the clock of the file system is
+/// behind.
+#[test]
+fn only_a_head_that_came_later_lacks_a_birth() {
+    let at = |sec, nsec| Time { sec, nsec };
+    let set = Set::new(b"text");
+    let mut index = Index::default();
+    let removed = Version { cause: Cause::Unlink, died: at(100, 5_000_000), ..version(1, Letter::Full, 0) };
+    index.apply(Record::Made(removed));
+    let head = |born| Attr { btime: Some(born), ctime: at(200, 0), ..set.dir().getattr(&CX).unwrap() };
+    let birth = |born, mtime| {
+        let made = Attr { btime: Some(at(1, 0)), mtime, ..head(born) };
+        let traces = Traces { index: Some(made), is_link: false, head: Some(head(born)), came_to_be: &|_| None };
+        lost_birth(&index, &traces).map(|birth| birth.time)
+    };
+    assert_eq!(birth(at(100, 1_000_000), at(100, 6_000_000)), None);
+    assert_eq!(birth(at(120, 0), at(150, 0)), None);
+    assert_eq!(birth(at(99, 0), at(150, 0)), Some(at(150, 0)));
+    assert_eq!(birth(at(100, 1_000_000), at(150, 0)), Some(at(150, 0)));
 }
 
 proptest! {
